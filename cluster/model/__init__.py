@@ -1,0 +1,1 @@
+"""Plain data: devices, clusters, models, layouts, plans. Nothing here computes a time."""
