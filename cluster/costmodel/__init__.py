@@ -1,0 +1,1 @@
+"""What a layout costs: vectorised over layouts, a sum of named parts."""
