@@ -1,0 +1,49 @@
+"""`shardwise export`: a plan in the words of another system.
+
+Without --out the text goes to stdout, several files with their paths above them.
+Exit code 0: written. 2: the plan cannot be read, or the format is not known.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.console import out
+from cluster.errors import InputError
+from cluster.export import FORMATS, ExportFile, export
+from cluster.model.plan import load_plan
+
+
+def command(
+    *,
+    path: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file.")],
+    format_name: Annotated[
+        str, typer.Option("--format", help=f"One of: {', '.join(FORMATS)}.")
+    ] = "vllm",
+    target: Annotated[
+        Path | None, typer.Option("--out", help="Directory to write to, instead of stdout.")
+    ] = None,
+) -> None:
+    """Say a plan as vLLM, NIM or Triton configuration, or as Ray placement groups."""
+    files = export(load_plan(path), format_name)
+    if target is not None:
+        _write(files, target)
+        return
+    for file in files:
+        if len(files) > 1:
+            typer.echo(f"# {file.path}")
+        typer.echo(file.text, nl=not file.text.endswith("\n"))
+
+
+def _write(files: tuple[ExportFile, ...], target: Path) -> None:
+    for file in files:
+        path = target / file.path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(file.text, encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"--out {path} cannot be written ({error}).") from error
+        out().print(f"written: {path}", markup=False)

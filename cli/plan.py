@@ -1,0 +1,149 @@
+"""`shardwise plan`: which layout should this model run under on this cluster?
+
+Searches every layout, prints what was understood, what was rejected and why, the ranking, and the
+chosen layout with its parts; writes the plan file and the frontier's plots beside it.
+Exit code 0: a plan. 2: bad input. 3: no layout fits, with the nearest miss.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.console import duration_s, out, resolve_cluster
+from cli.plan_report import (
+    print_chosen,
+    print_ranking,
+    print_rejections,
+    print_understood,
+)
+from cli.plots import write_plot
+from cluster.errors import InputError
+from cluster.model.catalogue import get_model
+from cluster.model.workload import Slo, Workload
+from rl_search.exact import Priority
+from rl_search.planner import PlanResult, make_plan
+from rl_search.request import PlanRequest
+from rl_search.space import Space
+
+
+def command(
+    *,
+    model: Annotated[
+        str, typer.Option(help="Catalogue name, hub id, config.json or model directory.")
+    ],
+    cluster: Annotated[str, typer.Option(help="`4x8xH200`, `8xH100`, a cluster file, or `local`.")],
+    isl: Annotated[int, typer.Option(min=1, help="Prompt tokens of a request.")],
+    osl: Annotated[int, typer.Option(min=1, help="Output tokens of a request.")],
+    ttft: Annotated[
+        str | None, typer.Option(help="Bound on time to first token, e.g. `2000ms`.")
+    ] = None,
+    tpot: Annotated[
+        str | None, typer.Option(help="Bound on time per output token, e.g. `50ms`.")
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option(min=0.0, help="Requests/s expected; sets initial replicas.")
+    ] = None,
+    priority: Annotated[
+        Priority, typer.Option(help="What to maximise within the bounds.")
+    ] = Priority.BALANCED,
+    space: Annotated[
+        Space, typer.Option(help="Layouts vLLM can run, or any expert grid.")
+    ] = Space.VLLM,
+    headroom: Annotated[
+        float, typer.Option(min=0.0, max=0.99, help="Share of device memory left free.")
+    ] = 0.2,
+    cross_domain_tp: Annotated[
+        bool, typer.Option(help="Allow tensor parallelism across scale-up domains.")
+    ] = False,
+    served_name: Annotated[
+        str | None, typer.Option(help="Name under which the model answers.")
+    ] = None,
+    model_source: Annotated[
+        str | None, typer.Option(help="What the engine loads, if not --model.")
+    ] = None,
+    light: Annotated[
+        str | None, typer.Option(help="A lighter model to fall back to under overload.")
+    ] = None,
+    light_name: Annotated[
+        str | None, typer.Option(help="Name under which the light model answers.")
+    ] = None,
+    light_source: Annotated[
+        str | None, typer.Option(help="What the engine loads, if not --light.")
+    ] = None,
+    min_replicas: Annotated[int | None, typer.Option(min=0, help="Default 1.")] = None,
+    max_replicas: Annotated[
+        int | None, typer.Option(min=1, help="Default: as many as fit the cluster.")
+    ] = None,
+    max_dp: Annotated[
+        int | None,
+        typer.Option(min=1, help="Largest attention data parallelism; `shardwise up` serves 1."),
+    ] = None,
+    max_model_len: Annotated[
+        int | None, typer.Option(min=1, help="Longest sequence to serve. Default isl + osl.")
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, max=100, help="Layouts to list.")] = 10,
+    plot: Annotated[
+        list[Path] | None,
+        typer.Option(help="Frontier as .png or .html. Default: both, beside the plan."),
+    ] = None,
+    path: Annotated[Path, typer.Option("--out", help="Where to write the plan.")] = Path(
+        "plan.json"
+    ),
+) -> None:
+    """Search the best parallel layout and write it as a plan."""
+    request = PlanRequest(
+        model=get_model(model),
+        cluster=resolve_cluster(cluster),
+        cluster_text=cluster,
+        workload=Workload(isl=isl, osl=osl, rate=rate or None),
+        slo=Slo(
+            ttft_s=None if ttft is None else duration_s(ttft, option="--ttft"),
+            tpot_s=None if tpot is None else duration_s(tpot, option="--tpot"),
+        ),
+        priority=priority,
+        space=space,
+        headroom=headroom,
+        cross_domain_tp=cross_domain_tp,
+        served_name=served_name,
+        source=model_source or model,
+        light=None if light is None else get_model(light),
+        light_name=light_name,
+        light_source=light_source or light,
+        min_replicas=min_replicas,
+        max_replicas=max_replicas,
+        max_dp=max_dp,
+        max_model_len=max_model_len,
+        top=top,
+    )
+    console = out()
+    print_understood(console, request)
+    start = time.perf_counter()
+    result = make_plan(request)
+    print_rejections(console, result, seconds=time.perf_counter() - start)
+    print_ranking(console, result, priority=priority)
+    print_chosen(console, result)
+    _write(result, request, path=path, plots=plot)
+
+
+def _write(
+    result: PlanResult, request: PlanRequest, *, path: Path, plots: list[Path] | None
+) -> None:
+    console = out()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(result.plan.dumps(), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"--out {path} cannot be written ({error}).") from error
+    beside = path.with_suffix("")
+    targets = plots or [Path(f"{beside}.pareto.png"), Path(f"{beside}.pareto.html")]
+    title = (
+        f"{request.model.name} on {request.cluster.name}, "
+        f"{request.workload.isl} in / {request.workload.osl} out"
+    )
+    for target in targets:
+        write_plot(result, target, title=title)
+    console.print(f"\nwritten: {path}, {', '.join(str(target) for target in targets)}")

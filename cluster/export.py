@@ -1,0 +1,136 @@
+"""How is a plan said to other systems? Text for vLLM, NIM, Triton and Ray placement groups.
+
+Every format is one pure function from a plan to files; `FORMATS` is the table of them.
+NIM's notation has no attention data parallelism of its own: (TP, EP, PP) means dp = EP, and a
+layout where the two differ says `dp=` as well. A Triton repository or a `vllm serve` line is one
+replica; how many there are is said beside it.
+
+Invariant: the same plan gives the same text.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from cluster.errors import UnknownNameError
+from cluster.model.plan import Plan, PoolSection
+from cluster.ray_backend.bundles import replica_bundles
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportFile:
+    """A file of an export: its path relative to the target, and its text."""
+
+    path: str
+    text: str
+
+
+Exporter = Callable[[Plan], tuple[ExportFile, ...]]
+
+
+def export(plan: Plan, name: str) -> tuple[ExportFile, ...]:
+    """The files of a plan in the format `name`. Raises UnknownNameError."""
+    if name not in FORMATS:
+        raise UnknownNameError(kind="export format", name=name, known=FORMATS)
+    return FORMATS[name](plan)
+
+
+def vllm(plan: Plan) -> tuple[ExportFile, ...]:
+    """A shell script with the `vllm serve` command line of a replica of each pool."""
+    blocks = ["#!/bin/sh\n# One replica of each pool; ports and machines are up to the caller.\n"]
+    for pool in plan.pools:
+        words = [pool.model.source, "--served-model-name", pool.model.name]
+        for name, value in pool.engine_args.items():
+            words += _flag(name, value)
+        lines = " \\\n".join(["vllm serve " + shlex.quote(words[0]), *_pairs(words[1:])])
+        blocks.append(f"# pool {pool.name}: {_replicas(pool)}\n{lines}\n")
+    return (ExportFile(path="serve.sh", text="\n".join(blocks)),)
+
+
+def nim(plan: Plan) -> tuple[ExportFile, ...]:
+    """NIM-style options, a line per pool."""
+    lines = []
+    for pool in plan.pools:
+        layout = pool.layout
+        degrees = {"tp": layout.tp, "ep": layout.moe_ep, "pp": layout.pp}
+        if layout.dp != layout.moe_ep:
+            degrees["dp"] = layout.dp
+        parallelism = ",".join(f"{name}={value}" for name, value in degrees.items())
+        lines.append(
+            f"--model {shlex.quote(pool.model.source)} --parallelism {parallelism} "
+            f"--chunk_size {layout.max_num_batched_tokens}\n"
+        )
+    return (ExportFile(path="nim.txt", text="".join(lines)),)
+
+
+def triton(plan: Plan) -> tuple[ExportFile, ...]:
+    """A Triton model repository for its vLLM backend: a directory per pool."""
+    files = []
+    for pool in plan.pools:
+        name = pool.model.name.replace("/", "--")
+        engine = {"model": pool.model.source, **pool.engine_args}
+        files.append(
+            ExportFile(
+                path=f"{name}/config.pbtxt",
+                text=(
+                    f"# pool {pool.name}: {_replicas(pool)}, a server each\n"
+                    f"name: {json.dumps(name)}\n"
+                    'backend: "vllm"\n'
+                    "# The engine batches and places its ranks itself.\n"
+                    "instance_group [\n  {\n    count: 1\n    kind: KIND_MODEL\n  }\n]\n"
+                ),
+            )
+        )
+        files.append(
+            ExportFile(path=f"{name}/1/model.json", text=json.dumps(engine, indent=2) + "\n")
+        )
+    return tuple(files)
+
+
+def bundles(plan: Plan) -> tuple[ExportFile, ...]:
+    """JSON of the Ray placement group of a replica of each pool."""
+    groups = {}
+    for pool in plan.pools:
+        placement = replica_bundles(
+            pool.layout.to_layout(replicas=1),
+            device_kind=plan.cluster.device_kind,
+            devices_per_node=plan.cluster.devices_per_node,
+        )
+        groups[pool.name] = {
+            "strategy": placement.strategy,
+            "bundles": list(placement.bundles),
+            "replicas": pool.replicas.model_dump(),
+        }
+    return (ExportFile(path="bundles.json", text=json.dumps(groups, indent=2) + "\n"),)
+
+
+FORMATS: Mapping[str, Exporter] = MappingProxyType(
+    {"vllm": vllm, "nim": nim, "triton": triton, "bundles": bundles}
+)
+
+
+def _flag(name: str, value: object) -> list[str]:
+    option = name.replace("_", "-")
+    if isinstance(value, bool):
+        return [f"--{option}" if value else f"--no-{option}"]
+    return [f"--{option}", value if isinstance(value, str) else json.dumps(value)]
+
+
+def _pairs(words: list[str]) -> list[str]:
+    """One option a line, with its value where it has one."""
+    lines: list[str] = []
+    for word in words:
+        if word.startswith("--"):
+            lines.append("  " + word)
+        else:
+            lines[-1] += " " + shlex.quote(word)
+    return lines
+
+
+def _replicas(pool: PoolSection) -> str:
+    bounds = pool.replicas
+    return f"{bounds.minimum} to {bounds.maximum} replicas, {bounds.initial} at first"

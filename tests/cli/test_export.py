@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from cli.export import command
+from cluster.errors import UnknownNameError
+from cluster.export import FORMATS, export
+from cluster.model.plan import Plan, parse_plan
+
+PLAN = """{
+  "cluster": {"spec": "4x8xH200", "device": "h200", "nodes": 4, "devices_per_node": 8},
+  "workload": {"isl": 4000, "osl": 500},
+  "slo": {},
+  "pools": [
+    {
+      "name": "main",
+      "model": {"name": "chat", "source": "deepseek-ai/DeepSeek-V3", "params": 1,
+                "weight_bytes": 1, "max_context": 8192},
+      "layout": {"tp": 2, "dp": 8, "pp": 1, "moe_ep": 16, "max_num_batched_tokens": 1024},
+      "replicas": {"minimum": 1, "initial": 1, "maximum": 2},
+      "engine_args": {"tensor_parallel_size": 2, "data_parallel_size": 8,
+                      "enable_expert_parallel": true, "gpu_memory_utilization": 0.8}
+    },
+    {
+      "name": "light",
+      "model": {"name": "org/small", "source": "/models/with space", "params": 1,
+                "weight_bytes": 1, "max_context": 8192},
+      "layout": {},
+      "replicas": {"minimum": 0, "initial": 0, "maximum": 1},
+      "engine_args": {"tensor_parallel_size": 1, "enable_expert_parallel": false}
+    }
+  ]
+}"""
+
+SERVE = """\
+#!/bin/sh
+# One replica of each pool; ports and machines are up to the caller.
+
+# pool main: 1 to 2 replicas, 1 at first
+vllm serve deepseek-ai/DeepSeek-V3 \\
+  --served-model-name chat \\
+  --tensor-parallel-size 2 \\
+  --data-parallel-size 8 \\
+  --enable-expert-parallel \\
+  --gpu-memory-utilization 0.8
+
+# pool light: 0 to 1 replicas, 0 at first
+vllm serve '/models/with space' \\
+  --served-model-name org/small \\
+  --tensor-parallel-size 1 \\
+  --no-enable-expert-parallel
+"""
+
+NIM = """\
+--model deepseek-ai/DeepSeek-V3 --parallelism tp=2,ep=16,pp=1,dp=8 --chunk_size 1024
+--model '/models/with space' --parallelism tp=1,ep=1,pp=1 --chunk_size 2048
+"""
+
+CONFIG = """\
+# pool light: 0 to 1 replicas, 0 at first, a server each
+name: "org--small"
+backend: "vllm"
+# The engine batches and places its ranks itself.
+instance_group [
+  {
+    count: 1
+    kind: KIND_MODEL
+  }
+]
+"""
+
+
+def plan() -> Plan:
+    return parse_plan(PLAN, source="test")
+
+
+def texts(name: str) -> dict[str, str]:
+    return {file.path: file.text for file in export(plan(), name)}
+
+
+def test_vllm_is_a_script_of_command_lines():
+    assert texts("vllm") == {"serve.sh": SERVE}
+    line = SERVE.split("# pool light")[1].split("\n", 1)[1]
+    assert shlex.split(line.replace("\\\n", ""))[2] == "/models/with space"
+
+
+def test_nim_says_dp_only_where_it_is_not_ep():
+    assert texts("nim") == {"nim.txt": NIM}
+
+
+def test_triton_is_a_repository_with_a_directory_per_pool():
+    files = texts("triton")
+    assert sorted(files) == [
+        "chat/1/model.json",
+        "chat/config.pbtxt",
+        "org--small/1/model.json",
+        "org--small/config.pbtxt",
+    ]
+    assert files["org--small/config.pbtxt"] == CONFIG
+    assert json.loads(files["chat/1/model.json"]) == {
+        "model": "deepseek-ai/DeepSeek-V3",
+        "tensor_parallel_size": 2,
+        "data_parallel_size": 8,
+        "enable_expert_parallel": True,
+        "gpu_memory_utilization": 0.8,
+    }
+
+
+def test_bundles_are_one_per_rank():
+    groups = json.loads(texts("bundles")["bundles.json"])
+    assert groups["main"]["strategy"] == "PACK"  # 16 ranks on nodes of 8
+    assert groups["main"]["bundles"] == [{"CPU": 1.0, "GPU": 1.0}] * 16
+    assert groups["light"]["strategy"] == "STRICT_PACK"
+    assert groups["light"]["replicas"] == {"minimum": 0, "initial": 0, "maximum": 1}
+
+
+def call(tmp_path, *arguments: str):
+    path = tmp_path / "plan.json"
+    path.write_text(PLAN)
+    app = typer.Typer()
+    app.command()(command)
+    return CliRunner().invoke(app, [str(path), *arguments])
+
+
+def test_a_single_file_goes_to_stdout_as_it_is(tmp_path):
+    assert call(tmp_path, "--format", "vllm").output == SERVE
+
+
+def test_several_files_are_told_apart(tmp_path):
+    output = call(tmp_path, "--format", "triton").output
+    assert "# chat/1/model.json\n{" in output
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_can_be_written_to_a_directory(tmp_path, name):
+    result = call(tmp_path, "--format", name, "--out", str(tmp_path / "to"))
+    assert result.exit_code == 0, result.output
+    for path, text in texts(name).items():
+        assert (tmp_path / "to" / path).read_text() == text
+
+
+def test_an_unknown_format_names_the_known_ones(tmp_path):
+    result = call(tmp_path, "--format", "vlm")
+    assert isinstance(result.exception, UnknownNameError)
+    assert "Did you mean vllm?" in str(result.exception)
