@@ -1,0 +1,139 @@
+"""What should change now? The one step that the live cluster, the simulator and a replay share.
+
+    step(state, snapshot, params) -> state', decisions, next tick
+
+Pure and deterministic: the clock is `snapshot.now_s`, memory is `ControllerState`, and whoever
+drives it (`serving`, `autoscaler.virtual`, `autoscaler.replay`) carries the decisions out or does
+not. The order within a step: main pool, tier, light pool (whose floor follows the new tier).
+
+Invariants: every decision has a reason and its numbers; a HOLD is told once per reason, not once
+per tick; without usable data nothing is scaled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from autoscaler.degradation import TierState, light_floor, step_tier
+from autoscaler.forecast import forecast, remember
+from autoscaler.params import ControllerParams, Mode, PoolParams
+from autoscaler.saturation import Pressure, pressure, retry_after_s
+from autoscaler.scaling import PoolState, Verdict, reconcile, scale_pool
+from autoscaler.snapshot import ClusterSnapshot, Decision, Tier
+from autoscaler.view import PoolView, look
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControllerState:
+    """All the controller remembers between steps."""
+
+    pools: tuple[PoolState, ...] = ()
+    tier: TierState = field(default_factory=TierState)
+
+    def pool(self, name: str) -> PoolState:
+        """What is remembered of a pool; a blank state if it was never seen."""
+        return next((item for item in self.pools if item.pool == name), PoolState(pool=name))
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepResult:
+    """What one step found.
+
+    `next_tick_s`: when to step again (a time, like `now_s`). `forecast`: predicted tokens/s per
+    pool, absent until its load was first seen. `desired`: replicas wanted per pool at this
+    moment, before delays and steps, absent until its size was first seen. `saturation`: of the
+    service, None without data. `retry_after_s`: for requests refused now, whole seconds.
+    """
+
+    state: ControllerState
+    decisions: tuple[Decision, ...]
+    next_tick_s: float
+    forecast: Mapping[str, float]
+    desired: Mapping[str, int]
+    saturation: float | None
+    tier: Tier
+    retry_after_s: int
+
+
+def step(state: ControllerState, snapshot: ClusterSnapshot, params: ControllerParams) -> StepResult:
+    """One step. Raises InputError if the snapshot reports an unknown pool, or one twice."""
+    views = look(snapshot, params)
+    now_s = snapshot.now_s
+    pools = [_observe(state.pool(view.pool.pool), view, params=params) for view in views]
+    forecasts = [
+        _forecast(pool, view.pool, params=params) for pool, view in zip(pools, views, strict=True)
+    ]
+    pressures = [
+        pressure(view, pending_since_s=pool.pending_since_s, params=params.tiers)
+        for pool, view in zip(pools, views, strict=True)
+    ]
+
+    main = scale_pool(
+        pools[0],
+        views[0],
+        forecast=forecasts[0],
+        floor=params.main.minimum,
+        # Tier 3 takes load off this pool: quality comes back before capacity goes.
+        keep="the service is degraded" if state.tier.tier > Tier.NORMAL else "",
+        params=params.scaling,
+    )
+    tier = step_tier(
+        state.tier,
+        pressures[0],
+        light=pressures[1] if params.light else None,
+        now_s=now_s,
+        params=params.tiers,
+    )
+    tier_state = tier.state
+    verdicts = [main]
+    if params.light is not None:
+        tier_state, floor = light_floor(
+            tier_state, now_s=now_s, minimum=params.light.minimum, params=params.tiers
+        )
+        light = scale_pool(
+            pools[1], views[1], forecast=forecasts[1], floor=floor, params=params.scaling
+        )
+        verdicts.append(light)
+
+    found = (main.decision, tier.decision, *(verdict.decision for verdict in verdicts[1:]))
+    return StepResult(
+        state=ControllerState(pools=tuple(v.state for v in verdicts), tier=tier_state),
+        decisions=tuple(decision for decision in found if decision is not None),
+        next_tick_s=now_s + params.tick_s,
+        forecast={p.pool: f for p, f in zip(pools, forecasts, strict=True) if f is not None},
+        desired=_desired(verdicts),
+        saturation=tier.saturation,
+        tier=tier_state.tier,
+        retry_after_s=_retry_after_s(views[0], pressures[0], params=params),
+    )
+
+
+def _observe(pool: PoolState, view: PoolView, *, params: ControllerParams) -> PoolState:
+    # Nobody carries out advice, so it never times out: the last advice stays the base.
+    timeout_s = None if params.mode is Mode.ADVISORY else params.ack_timeout_s
+    pool = reconcile(pool, view, ack_timeout_s=timeout_s)
+    if view.load is None:
+        return pool
+    history = remember(
+        pool.history,
+        view.load.observed_s,
+        view.load.arrival_tokens_per_s,
+        keep_s=params.forecast.history_s,
+    )
+    return replace(pool, history=history)
+
+
+def _forecast(pool: PoolState, of: PoolParams, *, params: ControllerParams) -> float | None:
+    horizon_s = of.cold_start_s + params.tick_s
+    return forecast(pool.history, horizon_s, method=params.forecast.method)
+
+
+def _desired(verdicts: list[Verdict]) -> dict[str, int]:
+    return {v.state.pool: v.desired for v in verdicts if v.desired is not None}
+
+
+def _retry_after_s(view: PoolView, main: Pressure | None, *, params: ControllerParams) -> int:
+    if main is None or view.load is None:
+        return retry_after_s(0.0, 0.0, params=params.tiers)
+    return retry_after_s(view.load.queued_tokens, main.capacity_tokens_per_s, params=params.tiers)

@@ -1,0 +1,107 @@
+"""How are steering parameters written down and read back?
+
+Every field is written and every field is required: a log with a missing field would be replayed
+with today's default, which need not be what ran. Floats survive exactly (shortest repr).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from autoscaler.json_reader import Json, Reader
+from autoscaler.params import (
+    ControllerParams,
+    ForecastParams,
+    Mode,
+    PoolParams,
+    ScalingParams,
+    TierParams,
+)
+
+
+def params_to_json(params: ControllerParams) -> dict[str, Json]:
+    """All parameters as JSON values."""
+    return dataclasses.asdict(params)
+
+
+def params_from_json(data: object, *, source: str) -> ControllerParams:
+    """Inverse of `params_to_json`. Raises InputError naming `source` and the field."""
+    return read_params(Reader(data, source=source))
+
+
+def read_params(reader: Reader) -> ControllerParams:
+    """Parameters from a reader at their object."""
+    mode = reader.text("mode")
+    if mode not in list(Mode):
+        raise reader.error("mode", f"is '{mode}', not one of {', '.join(Mode)}.")
+    params = ControllerParams(
+        pools=tuple(_pool(child) for child in reader.children("pools")),
+        forecast=_forecast(reader.child("forecast")),
+        scaling=_scaling(reader.child("scaling")),
+        tiers=_tiers(reader.child("tiers")),
+        mode=Mode(mode),
+        tick_s=reader.number("tick_s"),
+        stale_after_s=reader.number("stale_after_s"),
+        load_window_s=reader.number("load_window_s"),
+        ack_timeout_s=reader.number("ack_timeout_s"),
+    )
+    reader.done()
+    return params
+
+
+def _pool(reader: Reader) -> PoolParams:
+    pool = PoolParams(
+        pool=reader.text("pool"),
+        minimum=reader.integer("minimum"),
+        maximum=reader.integer("maximum"),
+        capacity_tokens_per_s=reader.number("capacity_tokens_per_s"),
+        capacity_in_flight_tokens=reader.number("capacity_in_flight_tokens"),
+        cold_start_s=reader.number("cold_start_s"),
+    )
+    reader.done()
+    return pool
+
+
+def _forecast(reader: Reader) -> ForecastParams:
+    forecast = ForecastParams(
+        method=reader.text("method"),
+        history_s=reader.number("history_s"),
+    )
+    reader.done()
+    return forecast
+
+
+def _scaling(reader: Reader) -> ScalingParams:
+    scaling = ScalingParams(
+        policy=reader.text("policy"),
+        target_utilisation=reader.number("target_utilisation"),
+        down_utilisation=reader.number("down_utilisation"),
+        up_delay_s=reader.number("up_delay_s"),
+        down_delay_s=reader.number("down_delay_s"),
+        to_zero_delay_s=reader.number("to_zero_delay_s"),
+        max_step_up=reader.integer("max_step_up"),
+        max_step_down=reader.integer("max_step_down"),
+        drain_s=reader.number("drain_s"),
+        backlog_s=reader.number("backlog_s"),
+    )
+    reader.done()
+    return scaling
+
+
+def _tiers(reader: Reader) -> TierParams:
+    tiers = TierParams(
+        enter=reader.numbers("enter"),
+        leave=reader.numbers("leave"),
+        enter_s=reader.number("enter_s"),
+        leave_s=reader.number("leave_s"),
+        probe_s=reader.number("probe_s"),
+        fit_ratio=reader.number("fit_ratio"),
+        wait_limit_s=reader.number("wait_limit_s"),
+        fail_open_s=reader.number("fail_open_s"),
+        overdue_factor=reader.number("overdue_factor"),
+        light_release_s=reader.number("light_release_s"),
+        retry_after_min_s=reader.number("retry_after_min_s"),
+        retry_after_max_s=reader.number("retry_after_max_s"),
+    )
+    reader.done()
+    return tiers

@@ -1,0 +1,99 @@
+"""What the controller sees and what it decides: the two ends of `controller.step`.
+
+A snapshot is everything a decision may depend on, the clock included; every observation carries
+the time it was made, so that stale means unknown and never zero. Tokens are *predicted* tokens
+((prompt + max_output / 2) * 1.2, see `cluster.routing.predicted_tokens`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+
+
+class Tier(IntEnum):
+    """Degradation tiers; each includes the ones before it."""
+
+    NORMAL = 0
+    NO_LOGPROBS = 1
+    SHORT_OUTPUT = 2
+    LIGHT_MODEL = 3
+    SHED = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicaObservation:
+    """One engine replica, as it last reported. `observed_s` is the report's time."""
+
+    replica_id: str
+    observed_s: float
+    running: int  # sequences in the engine's batch
+    waiting: int  # sequences the engine has accepted and not started
+    kv_usage: float  # fraction of KV blocks in use
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolObservation:
+    """One pool.
+
+    `target` is what Serve was last asked for and acknowledged, `ready` what answers, `pending`
+    what has been asked for and does not answer yet.
+    """
+
+    pool: str
+    observed_s: float
+    target: int
+    ready: int
+    pending: int
+    replicas: tuple[ReplicaObservation, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadObservation:
+    """The gateways' view of the traffic of one pool, summed over gateway replicas.
+
+    `arrival_tokens_per_s`: predicted tokens of requests that arrived in the last window, shed
+    ones included. `in_flight_tokens`: predicted tokens dispatched and not finished.
+    `queued_tokens`, `queued_requests`: waiting in the gateway. `oldest_wait_s`: of those.
+    """
+
+    pool: str
+    observed_s: float
+    arrival_tokens_per_s: float
+    in_flight_tokens: float
+    queued_tokens: float
+    queued_requests: int
+    oldest_wait_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterSnapshot:
+    """All the controller may look at. A pool without a fresh observation is unknown, not idle."""
+
+    now_s: float
+    pools: tuple[PoolObservation, ...]
+    loads: tuple[LoadObservation, ...]
+
+
+class Action(StrEnum):
+    """Kinds of decision."""
+
+    SCALE = "scale"
+    TIER = "tier"
+    HOLD = "hold"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """One decision with its reason and the numbers behind it.
+
+    SCALE: `pool` gets `value` replicas. TIER: the service enters tier `value`. HOLD: nothing is
+    changed although something would be, and `reason` says why (stale data, cooldown, bound…).
+    `numbers` are the quantities the reason speaks of, by name, in seconds, tokens, fractions.
+    """
+
+    action: Action
+    pool: str
+    value: int
+    reason: str
+    numbers: tuple[tuple[str, float], ...] = field(default=())

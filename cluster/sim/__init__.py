@@ -1,0 +1,1 @@
+"""How does the cluster behave over time?"""
