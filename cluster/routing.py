@@ -1,0 +1,133 @@
+"""Which replica gets a request: filter → score → pick, on one page.
+
+The simulator and the live gateway call `pick` with the same kinds of values. Load is counted in
+predicted tokens, (prompt + max_output / 2) * 1.2, because two requests of one kind can differ a
+hundredfold in work. What the gateway itself dispatched is known at once (`in_flight_*`); what an
+engine reports arrives later, and a report older than `STALE_AFTER_S` says nothing: unknown is
+scored neutral, never as idle and never as full.
+
+To add a rule: write a `Scorer` (a number in [0, 1], higher is better) and add a line to `SCORERS`.
+
+Invariants: a replica that is in `avoid` or full is never picked; equal loads are split by `tie`,
+so that several gateways do not herd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+STALE_AFTER_S = 5.0
+_NEUTRAL = 0.5
+
+
+def predicted_tokens(*, prompt_tokens: int, max_output_tokens: int) -> float:
+    """Predicted load of a request, in tokens: (prompt + max_output / 2) * 1.2."""
+    return (prompt_tokens + max_output_tokens / 2) * 1.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineReport:
+    """What an engine says of itself; `age_s` since it said so."""
+
+    age_s: float
+    running: int
+    waiting: int
+    kv_usage: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicaView:
+    """A replica as a router sees it.
+
+    `in_flight_tokens`, `in_flight_requests`: dispatched by this gateway and not finished.
+    `max_requests`: sequences the engine batches; `max_tokens`: tokens its KV cache holds.
+    """
+
+    replica_id: str
+    in_flight_tokens: float
+    in_flight_requests: int
+    max_requests: int
+    max_tokens: float
+    report: EngineReport | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouteRequest:
+    """What is to be placed: predicted tokens, and replicas it must not go to again."""
+
+    tokens: float
+    avoid: frozenset[str] = frozenset()
+
+
+Scorer = Callable[[RouteRequest, ReplicaView], float]
+
+
+def token_headroom(request: RouteRequest, replica: ReplicaView) -> float:
+    """Fraction of the replica's token capacity left after this request."""
+    used = replica.in_flight_tokens + request.tokens
+    return _clamp(1.0 - used / replica.max_tokens)
+
+
+def request_headroom(request: RouteRequest, replica: ReplicaView) -> float:
+    """Fraction of the engine's batch slots left after this request."""
+    del request
+    return _clamp(1.0 - (replica.in_flight_requests + 1) / replica.max_requests)
+
+
+def engine_headroom(request: RouteRequest, replica: ReplicaView) -> float:
+    """Free KV blocks as the engine reports them, less for sequences it has not started."""
+    del request
+    report = replica.report
+    if report is None or report.age_s > STALE_AFTER_S:
+        return _NEUTRAL
+    return _clamp(1.0 - report.kv_usage) / (1.0 + report.waiting)
+
+
+SCORERS: Mapping[Scorer, float] = {
+    token_headroom: 3.0,
+    request_headroom: 1.0,
+    engine_headroom: 1.0,
+}
+
+
+def feasible(request: RouteRequest, replica: ReplicaView) -> bool:
+    """Whether the replica may take the request now.
+
+    An idle one always may: a request larger than the predicted capacity must not wait for ever.
+    """
+    if replica.replica_id in request.avoid:
+        return False
+    if replica.in_flight_requests == 0:
+        return True
+    if replica.in_flight_requests >= replica.max_requests:
+        return False
+    return replica.in_flight_tokens + request.tokens <= replica.max_tokens
+
+
+def score(request: RouteRequest, replica: ReplicaView) -> float:
+    """Weighted mean of all scorers, in [0, 1]."""
+    total = sum(weight * scorer(request, replica) for scorer, weight in SCORERS.items())
+    return total / sum(SCORERS.values())
+
+
+def pick(
+    request: RouteRequest, replicas: Sequence[ReplicaView], *, tie: float
+) -> ReplicaView | None:
+    """The feasible replica with the best score, or None if the request has to wait.
+
+    `tie` in [0, 1) chooses among equals (the caller draws it; this function draws nothing).
+    """
+    candidates = [replica for replica in replicas if feasible(request, replica)]
+    if not candidates:
+        return None
+    scores = [score(request, replica) for replica in candidates]
+    best = max(scores)
+    equals = [
+        replica for replica, value in zip(candidates, scores, strict=True) if value >= best - 1e-9
+    ]
+    return equals[int(tie * len(equals))]
+
+
+def _clamp(value: float) -> float:
+    return min(1.0, max(0.0, value))
