@@ -1,0 +1,85 @@
+"""`shardwise chat`: talk to the running service through its HTTP endpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import httpx
+import typer
+
+from cli.console import out
+from cluster.errors import UnavailableError
+from serving.instance import Instance
+
+_TIMEOUT = httpx.Timeout(10.0, read=300.0)
+
+
+def command(
+    message: Annotated[str | None, typer.Argument(help="One question; without it, a chat.")] = None,
+    model: Annotated[str | None, typer.Option(help="Default: the planned model.")] = None,
+    max_tokens: Annotated[int, typer.Option(min=1)] = 256,
+    temperature: Annotated[float, typer.Option(min=0.0, max=2.0)] = 0.0,
+) -> None:
+    """Ask, and print the answer as it comes."""
+    progress = Instance.default().progress()
+    if progress is None or progress.phase != "ready":
+        raise UnavailableError("no service is running here. Fix: `make up` or `shardwise up`.")
+    console = out()
+    asked: dict[str, Any] = {
+        "model": model or progress.models[0],
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "stream": True,
+    }
+    history: list[dict[str, str]] = []
+    for question in [message] if message is not None else _questions():
+        history.append({"role": "user", "content": question})
+        answer = ""
+        for text in _stream(progress.endpoint, {**asked, "messages": history}):
+            answer += text
+            console.print(text, end="", markup=False)
+        console.print()
+        history.append({"role": "assistant", "content": answer})
+
+
+def _questions() -> Iterator[str]:
+    while True:
+        try:
+            yield input("> ")
+        except (EOFError, KeyboardInterrupt):
+            return
+
+
+def _stream(endpoint: str, body: dict[str, Any]) -> Iterator[str]:
+    """Pieces of the answer. Raises UnavailableError with what the service said."""
+    url = f"{endpoint}/chat/completions"
+    try:
+        with httpx.stream("POST", url, json=body, timeout=_TIMEOUT, trust_env=False) as response:
+            if response.status_code != 200:
+                response.read()
+                raise UnavailableError(_message(response))
+            for line in response.iter_lines():
+                payload = line.removeprefix("data: ")
+                if payload and payload != "[DONE]":
+                    yield _piece(payload)
+    except httpx.HTTPError as error:
+        raise UnavailableError(
+            f"{url} does not answer: {error}. Fix: `shardwise status`."
+        ) from error
+
+
+def _piece(payload: str) -> str:
+    data = json.loads(payload)
+    if "error" in data:
+        raise UnavailableError(f"the answer broke off: {data['error']['message']}")
+    choices = data.get("choices") or [{}]
+    return choices[0].get("delta", {}).get("content") or ""
+
+
+def _message(response: httpx.Response) -> str:
+    try:
+        return f"HTTP {response.status_code}: {response.json()['error']['message']}"
+    except (ValueError, KeyError, TypeError):
+        return f"HTTP {response.status_code}: {response.text[:200]}"

@@ -1,0 +1,47 @@
+"""The command line: one explicit table of commands, and how errors leave.
+
+Exit codes: 0 done, 1 done with findings, 2 bad input, 3 no layout fits, 4 a part did not answer.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from cli import chat, check, down, export, plan, replay, setup, status, up
+from cli.console import fail
+from cluster.errors import ShardwiseError
+
+app = typer.Typer(
+    name="shardwise",
+    help="Plan, serve and steer large language models on Ray clusters.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+app.command("plan", help="Find the layout for a model, a cluster and an SLO.")(plan.command)
+app.command("check", help="Explain what is wrong with a plan.")(check.command)
+app.command("export", help="Say a plan as vLLM, NIM, Triton or Ray configuration.")(export.command)
+app.command("setup", help="Make the bundled model ready to be served.")(setup.command)
+app.command("up", help="Serve a plan.")(up.command)
+app.command("status", help="Show replicas, queue, tier, forecast, decisions.")(status.command)
+app.command("chat", help="Talk to the running service.")(chat.command)
+app.command("down", help="Stop the service and all it started.")(down.command)
+app.command("replay", help="Run a decision log again and compare.")(replay.command)
+
+
+def main() -> None:
+    """Entry point of the `shardwise` command."""
+    try:
+        app()
+    except ShardwiseError as error:
+        try:
+            fail(error)
+        except typer.Exit as leaving:
+            sys.exit(leaving.exit_code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""`shardwise status`: replicas, queue, tier, forecast, and the latest decisions with reasons."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Annotated, Any
+
+import httpx
+import typer
+from rich.console import Console
+
+from cli.console import count, out, table
+from cluster.errors import UnavailableError
+from serving.instance import Instance, Progress
+
+
+def command(
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Repeat every second.")] = False,
+) -> None:
+    """Show the running service."""
+    instance = Instance.default()
+    while True:
+        progress = instance.progress()
+        if progress is None or instance.head() is None:
+            ended = f" (last: {progress.phase}, {progress.doing})" if progress else ""
+            raise UnavailableError(f"no service is running here{ended}. Fix: `shardwise up`.")
+        console = out()
+        if progress.phase != "ready":
+            console.print(f"{progress.phase}: {progress.doing}", markup=False)
+        else:
+            _show(fetch(progress), progress, console=console, as_json=as_json)
+        if not watch:
+            return
+        time.sleep(1.0)
+
+
+def fetch(progress: Progress) -> dict[str, Any]:
+    """The controller's account, through the gateway. Raises UnavailableError."""
+    url = progress.endpoint.removesuffix("/v1") + "/status"
+    try:
+        response = httpx.get(url, timeout=10.0, trust_env=False)
+        response.raise_for_status()
+        data: dict[str, Any] = response.json()
+    except (httpx.HTTPError, ValueError) as error:
+        raise UnavailableError(
+            f"{url} does not answer: {error}. The service may be restarting its gateway."
+        ) from error
+    return data
+
+
+def _show(status: dict[str, Any], progress: Progress, *, console: Console, as_json: bool) -> None:
+    if as_json:
+        console.print_json(json.dumps({"endpoint": progress.endpoint, **status}))
+        return
+    saturation = status["saturation"]
+    console.print(f"endpoint    {progress.endpoint}")
+    console.print(
+        f"tier        {status['tier']} ({status['tier_name']}), saturation "
+        f"{'unknown' if saturation is None else f'{saturation:.2f}'}, {status['mode']} mode"
+    )
+    if status["trouble"]:
+        console.print(f"trouble     {status['trouble']}", markup=False)
+    pools = table(
+        "pools",
+        *("pool", "desired", "target", "ready", "pending", "bounds", "queued", "oldest wait s"),
+        *("in flight tok", "arriving tok/s", "forecast tok/s"),
+    )
+    for pool in status["pools"]:
+        load = pool["load"] or {}
+        pools.add_row(
+            pool["pool"],
+            *(_text(pool[name]) for name in ("desired", "target", "ready", "pending")),
+            f"{pool['minimum']}-{pool['maximum']}",
+            _text(load.get("queued_requests")),
+            _text(load.get("oldest_wait_s")),
+            _text(load.get("in_flight_tokens")),
+            _text(load.get("arrival_tokens_per_s")),
+            _text(pool["forecast_tokens_per_s"]),
+        )
+    console.print(pools)
+    replicas = table("replicas", "replica", "pool", "running", "waiting", "KV used", "pid", "up s")
+    for replica in sorted(status["replicas"], key=lambda r: (r["pool"], r["replica_id"])):
+        replicas.add_row(
+            replica["replica_id"],
+            replica["pool"],
+            str(replica["running"]),
+            str(replica["waiting"]),
+            f"{replica['kv_usage']:.0%}",
+            str(replica["pid"]),
+            f"{status['now_s'] - replica['started_s']:.0f}",
+        )
+    console.print(replicas)
+    console.print("decisions")
+    for decision in status["decisions"][-8:]:
+        ago = status["now_s"] - decision["time_s"]
+        console.print(
+            f"  {ago:5.0f} s ago  {decision['action']:5} {decision['pool']} → "
+            f"{decision['value']}: {decision['reason']}",
+            markup=False,
+        )
+    if not status["decisions"]:
+        console.print("  none yet")
+    console.print(f"log         {status['log']}", markup=False)
+
+
+def _text(value: float | None) -> str:
+    if value is None:
+        return "?"
+    return (
+        str(value) if isinstance(value, int) else count(value) if value >= 1000 else f"{value:.1f}"
+    )

@@ -1,0 +1,213 @@
+"""`shardwise up`: serve a plan on this machine, or on a Ray cluster that is already there.
+
+The service runs in a process of its own and outlives this command; `shardwise down` ends it.
+Ctrl-C before it is ready ends everything that was started. Exit code 0: it serves. 2: bad input.
+4: it did not come up, with the reason.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from cli.console import out
+from cluster.errors import InputError, UnavailableError
+from cluster.model.plan import Plan, load_plan
+from serving.config import ServeConfig, controller_params, load_serve_config
+from serving.instance import INSTANCE_VARIABLE, Instance, Progress
+from serving.sources import resolve_sources
+
+_POLL_S = 0.25
+_REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def command(
+    plan: Annotated[Path, typer.Argument(help="A plan file (`shardwise plan … --out`).")],
+    config: Annotated[
+        Path | None, typer.Option(help="Serving configuration (docs/operations.md).")
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(help="A running Ray cluster to deploy on. Default: a local one is started."),
+    ] = None,
+    timeout_s: Annotated[float, typer.Option(min=1.0, help="How long it may take.")] = 900.0,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Stay attached; Ctrl-C ends the service.")
+    ] = False,
+) -> None:
+    """Serve the plan."""
+    loaded = load_plan(plan)
+    settings = load_serve_config(config)
+    controller_params(loaded, settings)  # numbers that cannot work are said now, not in a minute
+    sources = resolve_sources(loaded)
+    _check_servable(loaded)
+    instance = Instance.default()
+    _check_free(instance, settings)
+    console = out()
+    for pool in loaded.pools:
+        bounds = pool.replicas
+        console.print(
+            f"{pool.name}: {pool.model.name} from {sources[pool.name]}, "
+            f"{pool.layout.to_layout(replicas=bounds.initial).describe()}, "
+            f"{bounds.minimum} to {bounds.maximum} replicas"
+        )
+    head = _start_head(instance, plan, config=config, address=address)
+    try:
+        progress = _follow(instance, head, timeout_s=timeout_s, console=console)
+    except KeyboardInterrupt:
+        console.print("interrupted: stopping what was started")
+        stop(instance, head.pid)
+        raise typer.Exit(130) from None
+    except UnavailableError:
+        stop(instance, head.pid)
+        raise
+    _print_ready(progress, console)
+    if foreground:
+        _stay(instance, head, console=console)
+
+
+def stop(instance: Instance, pid: int | None, *, patience_s: float = 60.0) -> int:
+    """End the instance: its head first, then whatever is left. Returns processes swept."""
+    import contextlib
+    import signal
+
+    import psutil
+
+    if pid is not None:
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(pid)
+            process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(psutil.TimeoutExpired):
+                process.wait(timeout=patience_s)
+    return instance.sweep(grace_s=5.0)
+
+
+def _check_servable(plan: Plan) -> None:
+    for pool in plan.pools:
+        if pool.layout.dp > 1:
+            raise InputError(
+                f"pool '{pool.name}' has dp = {pool.layout.dp}: `up` serves one engine per "
+                "replica (dp = 1). Fix: plan with --max-dp 1, or `shardwise export` and run the "
+                "engine yourself."
+            )
+
+
+def _check_free(instance: Instance, settings: ServeConfig) -> None:
+    if instance.head() is not None:
+        raise InputError(
+            f"an instance is already running (state in {instance.directory}). Fix: "
+            "`shardwise down` first, or set SHARDWISE_HOME to run another beside it."
+        )
+    instance.sweep(grace_s=2.0)  # left by a head that was killed
+    http = settings.http
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((http.host, http.port))
+        except OSError as error:
+            raise InputError(
+                f"cannot listen on {http.host}:{http.port}: {error.strerror}. Fix: free the port, "
+                "or set http.port in a file given with --config."
+            ) from error
+
+
+def _start_head(
+    instance: Instance, plan: Path, *, config: Path | None, address: str | None
+) -> subprocess.Popen[bytes]:
+    instance.directory.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(plan, instance.plan_path)
+    instance.write(Progress(phase="starting", doing="starting the head process"))
+    arguments = [sys.executable, "-m", "serving.head", str(instance.directory)]
+    if config is not None:
+        arguments += ["--config", str(config.resolve())]
+    if address is not None:
+        arguments += ["--address", address]
+    with instance.output_path.open("wb") as output:
+        return subprocess.Popen(
+            arguments,
+            env=_environment(instance),
+            cwd=instance.directory,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # the terminal's Ctrl-C is ours to pass on, not its
+        )
+
+
+def _environment(instance: Instance) -> dict[str, str]:
+    """What every process of the instance inherits."""
+    paths = [str(_REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {
+        **os.environ,
+        INSTANCE_VARIABLE: instance.mark,
+        "PYTHONPATH": os.pathsep.join(paths),
+        # Nobody is told what runs here.
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        # Engine processes talk over this address, not over whatever the host resolves to.
+        "VLLM_HOST_IP": os.environ.get("VLLM_HOST_IP", "127.0.0.1"),
+        # A local Ray cluster stays on the loopback interface; Ray's name for that switch is older
+        # than its use here.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    }
+
+
+def _follow(
+    instance: Instance, head: subprocess.Popen[bytes], *, timeout_s: float, console: Console
+) -> Progress:
+    """Show progress until the instance is ready. Raises UnavailableError."""
+    started_s = time.monotonic()
+    told = ""
+    with console.status("starting") as status:
+        while True:
+            progress = instance.progress()
+            spent_s = time.monotonic() - started_s
+            if progress is not None:
+                status.update(f"[{spent_s:4.0f} s] {progress.doing}")
+                if progress.doing != told and not console.is_terminal:
+                    console.print(f"[{spent_s:4.0f} s] {progress.doing}", markup=False)
+                told = progress.doing
+                if progress.phase == "ready":
+                    return progress
+                if progress.phase == "failed":
+                    raise UnavailableError(progress.doing)
+            if head.poll() is not None:
+                raise UnavailableError(
+                    f"the head process ended with code {head.returncode}; its output is in "
+                    f"{instance.output_path}."
+                )
+            if spent_s > timeout_s:
+                raise UnavailableError(
+                    f"not ready after {timeout_s:.0f} s, last: {told}. Fix: look at "
+                    f"{instance.output_path}, or raise --timeout-s."
+                )
+            time.sleep(_POLL_S)
+
+
+def _print_ready(progress: Progress, console: Console) -> None:
+    console.print(f"serving {', '.join(progress.models)}")
+    console.print(f"  endpoint   {progress.endpoint}")
+    console.print(f"  dashboard  http://{progress.dashboard}")
+    console.print("  `shardwise chat`, `shardwise status`, `shardwise down`")
+
+
+def _stay(instance: Instance, head: subprocess.Popen[bytes], *, console: Console) -> None:
+    try:
+        head.wait()
+    except KeyboardInterrupt:
+        console.print("stopping")
+        stop(instance, head.pid)
+        return
+    raise UnavailableError(
+        f"the service ended with code {head.returncode}; its output is in {instance.output_path}."
+    )

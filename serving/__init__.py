@@ -1,0 +1,1 @@
+"""The live data plane: gateway, engine replicas, controller actor, and their life on Ray Serve."""

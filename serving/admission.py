@@ -1,0 +1,98 @@
+"""Does a request fit a model's context, and what does the engine get to see of it?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from serving.degrade import Granted
+from serving.dispatch import Dispatcher
+from serving.errors import bad_request, context_too_long
+from serving.replica_link import ReplicaLink
+from serving.requests import DEFAULT_COMPLETION_TOKENS, Body, CompletionBody
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolFront:
+    """One pool as the gateway fronts it.
+
+    `max_context`: tokens, prompt and output. `expected_output`: output tokens predicted for a
+    request that sets no limit. `count`: tokens of each prompt in a body, raises ApiError.
+    """
+
+    pool: str
+    model_name: str
+    max_context: int
+    expected_output: int
+    dispatcher: Dispatcher
+    link: ReplicaLink
+    count: Callable[[Body], list[int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """A request measured against a model.
+
+    `prompt_tokens`: of all prompts. `sequences`: answers generated in all. `max_tokens`: output
+    limit of each, None if the caller left it open. `room`: output tokens that fit after the
+    longest prompt.
+    """
+
+    prompt_tokens: int
+    sequences: int
+    max_tokens: int | None
+    room: int
+
+
+def fit(body: Body, front: PoolFront) -> Fit:
+    """Measure a request. Raises ApiError (400) if it does not fit the model's context."""
+    prompts = front.count(body)
+    room = front.max_context - max(prompts)
+    limit = body.output_limit
+    if room < 1 or (limit or 0) > room:
+        raise context_too_long(
+            prompt=max(prompts),
+            output=limit or 0,
+            limit=front.max_context,
+            param=body.prompt_field,
+        )
+    if limit is None and isinstance(body, CompletionBody):
+        limit = min(DEFAULT_COMPLETION_TOKENS, room)
+    most = room if limit is None else limit
+    if (body.min_tokens or 0) > most:
+        raise bad_request(
+            f"'min_tokens' is {body.min_tokens}, more than the {most} output tokens this request "
+            "may have.",
+            param="min_tokens",
+            code="invalid_value",
+        )
+    return Fit(
+        prompt_tokens=sum(prompts),
+        sequences=len(prompts) * (body.n or 1),
+        max_tokens=limit,
+        room=room,
+    )
+
+
+def engine_body(body: Body, *, granted: Granted, model: str) -> dict[str, Any]:
+    """The body as the engine gets it: what the caller set, the serving pool's name, the grant.
+
+    Nulls of the body itself are left out (the engine's own types do not take them everywhere);
+    those inside messages, tools and schemas mean something and stay.
+    """
+    data = {
+        name: value
+        for name, value in body.model_dump(exclude_unset=True).items()
+        if value is not None
+    }
+    data["model"] = model
+    if not granted.logprobs:
+        data.pop("logprobs", None)
+        data.pop("top_logprobs", None)
+    if granted.max_tokens != body.output_limit:
+        data.pop("max_completion_tokens", None)
+        data["max_tokens"] = granted.max_tokens
+    if granted.max_tokens is not None and "min_tokens" in data:
+        data["min_tokens"] = min(data["min_tokens"], granted.max_tokens)
+    return data

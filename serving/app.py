@@ -1,0 +1,128 @@
+"""From a plan to a Ray Serve application: deployments, placement groups, controller.
+
+    gateway (ingress) ─► main   (engine replicas, one placement group each)
+                      └► light  (the lighter model of tier 3, if the plan has one)
+
+Pools are scaled from outside (`serving.controller_actor`), so Serve's autoscaler is off.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray import serve
+from ray.serve.config import RequestRouterConfig
+
+from cluster.model.plan import Plan, PoolSection
+from cluster.ray_backend.bundles import PlacementBundles, replica_bundles
+from serving.config import ServeConfig, controller_params
+from serving.controller_actor import ControllerActor, ControllerSpec
+from serving.engine.replica import EngineReplica
+from serving.gateway import Gateway, GatewaySpec
+from serving.messages import EngineSpec
+
+CONTROLLER = "shardwise-controller"
+# Engines drop what is beyond their batch into a queue of their own; the gateway's line comes first.
+_MAX_ONGOING = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deployment:
+    """What is deployed, where. `sources`: model directory or hub id per pool."""
+
+    plan: Plan
+    config: ServeConfig
+    sources: dict[str, str]
+    app: str
+    namespace: str
+    dashboard_url: str
+    token: str | None
+    log_path: str
+
+
+def start_controller(deployment: Deployment) -> Any:
+    """Start the controller actor; it outlives the process that deploys."""
+    spec = ControllerSpec(
+        params=controller_params(deployment.plan, deployment.config),
+        deployments={pool.name: pool.name for pool in deployment.plan.pools},
+        dashboard_url=deployment.dashboard_url,
+        app=deployment.app,
+        token=deployment.token,
+        log_path=deployment.log_path,
+    )
+    actor = ray.remote(ControllerActor).options(
+        name=CONTROLLER,
+        namespace=deployment.namespace,
+        lifetime="detached",
+        max_restarts=-1,
+        max_concurrency=64,
+        num_cpus=0,
+    )
+    return actor.remote(spec)
+
+
+def build(deployment: Deployment) -> serve.Application:
+    """The Serve application, to be given to `serve.run`."""
+    spec = GatewaySpec(
+        plan=deployment.plan,
+        config=deployment.config,
+        sources=deployment.sources,
+        controller=CONTROLLER,
+        namespace=deployment.namespace,
+    )
+    pools = {pool.name: _pool(pool, deployment) for pool in deployment.plan.pools}
+    gateway = serve.deployment(
+        serve.ingress()(Gateway),
+        name="gateway",
+        num_replicas=1,
+        max_ongoing_requests=_MAX_ONGOING,
+        ray_actor_options={"num_cpus": 0},
+        graceful_shutdown_timeout_s=10,
+    )
+    return gateway.bind(spec, **pools)
+
+
+def _pool(pool: PoolSection, deployment: Deployment) -> serve.Application:
+    cluster = deployment.plan.cluster
+    placement = replica_bundles(
+        pool.layout.to_layout(replicas=1),
+        device_kind=cluster.device_kind,
+        devices_per_node=cluster.devices_per_node,
+    )
+    engine = serve.deployment(
+        EngineReplica,
+        name=pool.name,
+        num_replicas=max(1, pool.replicas.initial),
+        max_ongoing_requests=_MAX_ONGOING,
+        request_router_config=RequestRouterConfig(request_router_class="serving.link:PinnedRouter"),
+        # A dead process is noticed at once; this is for one that hangs.
+        health_check_period_s=2,
+        health_check_timeout_s=8,
+        graceful_shutdown_wait_loop_s=1,
+        graceful_shutdown_timeout_s=30,
+        # The replica itself holds no device: its ranks do, in the bundles.
+        ray_actor_options={"num_cpus": 0},
+        placement_group_bundles=[dict(bundle) for bundle in placement.bundles],
+        placement_group_strategy=placement.strategy,
+    )
+    # Serve scales to zero but will not start there: its decorator refuses 0, its configuration and
+    # its controller do not. Starting the light pool to stop it again would double a cold start.
+    engine._deployment_config.num_replicas = pool.replicas.initial
+    return engine.bind(_engine_spec(pool, placement=placement, deployment=deployment))
+
+
+def _engine_spec(
+    pool: PoolSection, *, placement: PlacementBundles, deployment: Deployment
+) -> EngineSpec:
+    return EngineSpec(
+        pool=pool.name,
+        model_name=pool.model.name,
+        model_source=deployment.sources[pool.name],
+        engine_args=dict(pool.engine_args),
+        device_kind=deployment.plan.cluster.device_kind,
+        bundles=placement.bundles,
+        controller=CONTROLLER,
+        namespace=deployment.namespace,
+    )

@@ -1,0 +1,238 @@
+"""How is a generating request answered over HTTP? One ASGI application per route.
+
+It owns its connection: whatever the request is doing (waiting in line, waiting for its first
+reply, streaming) ends when the caller goes away, and everything it held is free when it returns.
+
+Invariants: a failure before the first reply has its own status; after it, the stream ends with one
+`data: {"error": …}` event; the first reply is sent the moment it is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import aclosing
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Message, Receive, Scope, Send
+
+from serving.degrade import TIER_HEADER
+from serving.delivery import DONE
+from serving.errors import ApiError, bad_request, body_too_large, from_engine, internal_error
+from serving.messages import EngineError, EngineReply
+from serving.priority import Priority
+from serving.requests import BodyKind
+from serving.service import Service
+
+PRIORITY_HEADER = "X-Shardwise-Priority"
+REQUEST_ID_HEADER = "X-Request-Id"
+# nginx's status for a caller that left before the answer; only metrics ever see it.
+CALLER_LEFT = 499
+_LONGEST_ID = 128
+_EVENT_STREAM = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-cache",
+    "X-Accel-Buffering": "no",  # asks proxies not to hold events back
+}
+
+logger = logging.getLogger("ray.serve")
+
+
+class CompletionsRoute:
+    """One generating route. `kind`: the bodies it takes."""
+
+    def __init__(self, service: Service, kind: BodyKind) -> None:
+        self._service = service
+        self._kind = kind
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        exchange = _Exchange(self._service, scope=scope, send=send)
+        try:
+            raw = await _read(Request(scope, receive), limit=self._service.limits.max_body_bytes)
+        except ClientDisconnect:
+            return exchange.count()
+        except ApiError as error:
+            await exchange.fail(error)
+            return exchange.count()
+        await _while_connected(receive, exchange.run(raw, kind=self._kind))
+        return None
+
+
+class _Exchange:
+    """One request and its answer."""
+
+    def __init__(self, service: Service, *, scope: Scope, send: Send) -> None:
+        self._service = service
+        self._scope = scope
+        self._send = send
+        self._headers = Headers(scope=scope)
+        self._request_id = _request_id(self._headers)
+        self._arrived_s = service.now_s()
+        # As counted in the metrics when the exchange ends.
+        self._status = CALLER_LEFT
+        self._started = False
+        self._pool = "none"
+        self._priority = Priority.STANDARD
+
+    async def run(self, raw: bytes, *, kind: BodyKind) -> None:
+        """Answer, and count how it ended."""
+        try:
+            await self._answer(raw, kind=kind)
+        except ApiError as error:
+            await self.fail(error)
+        except OSError:  # the server's way to say that the caller has gone
+            self._status = CALLER_LEFT
+        except Exception:
+            logger.exception("unexpected error in the gateway")
+            self._status = 500
+            if not self._started:
+                await self.fail(internal_error())
+        finally:
+            self.count()
+
+    async def fail(self, error: ApiError) -> None:
+        """Answer with an error."""
+        self._status = error.status
+        await self._respond(error_response(error, headers=self._common()))
+
+    def count(self) -> None:
+        """Count the request as ended."""
+        labels = (self._pool, str(self._status), self._priority.value)
+        self._service.metrics.requests.labels(*labels).inc()
+
+    async def _answer(self, raw: bytes, *, kind: BodyKind) -> None:
+        self._priority = _priority_of(self._headers)
+        admitted = await self._service.admit(
+            raw, kind=kind, priority=self._priority, arrived_s=self._arrived_s
+        )
+        self._pool = admitted.front.pool
+        headers = {**self._common(), **admitted.headers}
+        async with aclosing(self._service.replies(admitted)) as replies:
+            first = await anext(replies)
+            if admitted.request.stream:
+                await self._stream(first, replies, headers=headers)
+                return
+            async for _ in replies:
+                pass  # read to its end: closing it early would tell the engine to abort
+        self._status = 200
+        await self._respond(JSONResponse(first[-1], headers=headers))
+
+    async def _respond(self, response: Response) -> None:
+        self._started = True
+        await response(self._scope, _never, self._send)
+
+    async def _stream(
+        self,
+        batch: list[EngineReply] | None,
+        replies: AsyncIterator[list[EngineReply]],
+        *,
+        headers: Mapping[str, str],
+    ) -> None:
+        self._started = True
+        raw_headers = Headers({**_EVENT_STREAM, **headers}).raw
+        await self._send({"type": "http.response.start", "status": 200, "headers": raw_headers})
+        sent_s: float | None = None
+        while batch is not None:
+            events = "".join(_event(reply) for reply in batch).encode()
+            await self._send({"type": "http.response.body", "body": events, "more_body": True})
+            sent_s = self._observe(batch, last_s=sent_s)
+            batch = await _next(replies)
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+        self._status = 200
+
+    def _observe(self, batch: list[EngineReply], *, last_s: float | None) -> float:
+        """Count the events of a batch and the gaps before them; replies come at once have none."""
+        metrics, now_s = self._service.metrics, time.monotonic()
+        for reply in batch:
+            if reply == DONE or isinstance(reply, EngineError):
+                continue
+            metrics.output_chunks.labels(self._pool).inc()
+            if last_s is not None:
+                metrics.itl.labels(self._pool).observe(now_s - last_s)
+            last_s = now_s
+        return now_s
+
+    def _common(self) -> dict[str, str]:
+        tier = str(int(self._service.tier))
+        return {REQUEST_ID_HEADER: self._request_id, TIER_HEADER: tier}
+
+
+def error_response(error: ApiError, *, headers: Mapping[str, str]) -> Response:
+    """An error as a whole response."""
+    return JSONResponse(
+        error.body(), status_code=error.status, headers={**headers, **error.headers()}
+    )
+
+
+async def _while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+    """Run `work`, cancel it when the caller goes away, return when it has let go of everything."""
+    working = asyncio.create_task(work)
+    watching = asyncio.create_task(_disconnect(receive))
+    try:
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        working.cancel()
+        watching.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _never() -> Message:
+    raise RuntimeError("a response of known content reads nothing")
+
+
+async def _read(request: Request, *, limit: int) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > limit:
+            raise body_too_large(limit)
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+async def _next(replies: AsyncIterator[list[EngineReply]]) -> list[EngineReply] | None:
+    """The next replies, None at the end. The status has been sent: a bug has to be an event."""
+    try:
+        return await anext(replies, None)
+    except Exception:
+        logger.exception("unexpected error in a stream")
+        return [EngineError(status=500, message=internal_error().message, retryable=False)]
+
+
+def _event(reply: EngineReply) -> str:
+    if isinstance(reply, EngineError):
+        reply = json.dumps(from_engine(reply.status, reply.message).body())
+    return f"data: {reply}\n\n"
+
+
+def _request_id(headers: Headers) -> str:
+    """The caller's own id if it has a usable one: it comes back in the response, nothing more."""
+    given = headers.get(REQUEST_ID_HEADER, "")
+    usable = 0 < len(given) <= _LONGEST_ID and given.isascii() and given.isprintable()
+    return given if usable else uuid.uuid4().hex
+
+
+def _priority_of(headers: Headers) -> Priority:
+    value = headers.get(PRIORITY_HEADER, Priority.STANDARD)
+    try:
+        return Priority(value.strip().lower())
+    except ValueError as error:
+        raise bad_request(
+            f"Header {PRIORITY_HEADER} is '{value}'; use vip, standard or batch.",
+            param=PRIORITY_HEADER,
+            code="invalid_value",
+        ) from error

@@ -1,0 +1,178 @@
+"""What can an operator set about serving? One YAML file, every field optional.
+
+Durations in seconds. Steering thresholds are those of `autoscaler.params`; a field that is not
+known is an error that names it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from autoscaler.params import (
+    ControllerParams,
+    ForecastParams,
+    Mode,
+    PoolParams,
+    ScalingParams,
+    TierParams,
+)
+from cluster.errors import ConfigError
+from cluster.model.plan import Plan, PoolSection
+from cluster.routing import predicted_tokens
+from serving.dispatch import ARRIVAL_WINDOW_S
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class HttpSection(_Section):
+    """Where the gateway listens."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8000, ge=1, le=65535)
+
+
+class LimitsSection(_Section):
+    """What the gateway accepts.
+
+    `queue_wait_s`: how long a request may wait in line before it is refused. `attempts`: replicas
+    a request is tried on. `reach_s`: how long handing it to a replica may take. `output_cap`:
+    longest output in tier 2 and above. `*_delay_s`: how long a class lets a VIP pass.
+    `max_body_bytes`: the largest request body that is read. `silence_s`: longest gap between two
+    events of a stream; `answer_s`: longest time to a whole answer. Then the replica counts as hung.
+    """
+
+    max_queued: int = Field(default=512, ge=1)
+    queue_wait_s: float = Field(default=60.0, gt=0)
+    attempts: int = Field(default=3, ge=1)
+    reach_s: float = Field(default=10.0, gt=0)
+    output_cap: int = Field(default=128, ge=1)
+    standard_delay_s: float = Field(default=30.0, ge=0)
+    batch_delay_s: float = Field(default=120.0, ge=0)
+    silence_s: float = Field(default=120.0, gt=0)
+    answer_s: float = Field(default=900.0, gt=0)
+    max_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1)
+
+
+class SteeringSection(_Section):
+    """How the controller steers; see docs/policies.md for every number.
+
+    `cold_start_s`: from asking for a replica to its first answer, as measured on this hardware.
+    """
+
+    mode: Literal["active", "advisory"] = "active"
+    tick_s: float = Field(default=1.0, gt=0)
+    cold_start_s: float = Field(default=60.0, ge=0)
+    target_utilisation: float = 0.8
+    down_utilisation: float = 0.6
+    up_delay_s: float = 4.0
+    down_delay_s: float = 60.0
+    to_zero_delay_s: float = 600.0
+    tier_enter_s: float = 5.0
+    tier_leave_s: float = 20.0
+    tier_probe_s: float = 120.0
+    wait_limit_s: float = 10.0
+    light_release_s: float = 120.0
+
+
+class ServeConfig(_Section):
+    """The whole file."""
+
+    http: HttpSection = HttpSection()
+    limits: LimitsSection = LimitsSection()
+    steering: SteeringSection = SteeringSection()
+
+
+def load_serve_config(path: Path | None) -> ServeConfig:
+    """Read a configuration file; None gives the defaults. Raises ConfigError."""
+    if path is None:
+        return ServeConfig()
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(
+            source=str(path), field="", problem=f"cannot be read ({error})."
+        ) from error
+    if data is None:
+        return ServeConfig()
+    if not isinstance(data, dict):
+        raise ConfigError(
+            source=str(path),
+            field="",
+            problem=f"holds a {type(data).__name__}, not sections.",
+            fix="write sections http, limits, steering (docs/operations.md).",
+        )
+    try:
+        return ServeConfig.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(
+            source=str(path),
+            field=".".join(str(part) for part in first["loc"]),
+            problem=f"{first['msg']} ({error.error_count()} problem(s) in all).",
+            fix="docs/operations.md lists every field.",
+        ) from error
+
+
+def controller_params(plan: Plan, config: ServeConfig) -> ControllerParams:
+    """Steering parameters of a plan: bounds and capacities from the pools, the rest as set."""
+    steering = config.steering
+    return ControllerParams(
+        pools=tuple(_pool_params(pool, plan=plan, config=config) for pool in plan.pools),
+        forecast=ForecastParams(),
+        scaling=ScalingParams(
+            target_utilisation=steering.target_utilisation,
+            down_utilisation=steering.down_utilisation,
+            up_delay_s=steering.up_delay_s,
+            down_delay_s=steering.down_delay_s,
+            to_zero_delay_s=steering.to_zero_delay_s,
+        ),
+        tiers=TierParams(
+            enter_s=steering.tier_enter_s,
+            leave_s=steering.tier_leave_s,
+            probe_s=steering.tier_probe_s,
+            wait_limit_s=steering.wait_limit_s,
+            light_release_s=steering.light_release_s,
+        ),
+        mode=Mode(steering.mode),
+        tick_s=steering.tick_s,
+        stale_after_s=max(10.0, 3.0 * steering.tick_s),
+        load_window_s=ARRIVAL_WINDOW_S,
+        ack_timeout_s=max(30.0, steering.tick_s),
+    )
+
+
+def request_tokens(plan: Plan) -> float:
+    """Predicted tokens of a request of the plan's workload."""
+    return predicted_tokens(prompt_tokens=plan.workload.isl, max_output_tokens=plan.workload.osl)
+
+
+def in_flight_tokens(pool: PoolSection, *, plan: Plan) -> float:
+    """Predicted tokens one replica of a pool holds at once: its batch, or its KV cache."""
+    batch = pool.layout.max_num_seqs * request_tokens(plan)
+    if pool.expected is None:
+        return batch
+    return max(1.0, min(batch, float(pool.expected.kv_capacity_tokens)))
+
+
+def _pool_params(pool: PoolSection, *, plan: Plan, config: ServeConfig) -> PoolParams:
+    # Without an expectation: as many predicted tokens a second as it holds, turned over in 10 s.
+    held = in_flight_tokens(pool, plan=plan)
+    rate = (
+        pool.expected.goodput_rps * request_tokens(plan)
+        if pool.expected is not None and pool.expected.goodput_rps > 0
+        else held / 10.0
+    )
+    return PoolParams(
+        pool=pool.name,
+        minimum=pool.replicas.minimum,
+        maximum=pool.replicas.maximum,
+        capacity_tokens_per_s=rate,
+        capacity_in_flight_tokens=held,
+        cold_start_s=config.steering.cold_start_s,
+    )

@@ -1,0 +1,166 @@
+"""The live driver of `autoscaler.controller.step`: listen, step, act, write down.
+
+One named Ray actor. It keeps no truth of its own: after a restart it rebuilds everything from
+what Serve, gateways and replicas report. Every tick goes to the decision log, which
+`shardwise replay` runs again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from autoscaler.controller import ControllerState, StepResult, step
+from autoscaler.decision_log import Header, Record, Tick, dump
+from autoscaler.params import ControllerParams, Mode
+from autoscaler.snapshot import Action, ClusterSnapshot, Decision, Tier
+from cluster.errors import UnavailableError
+from serving.messages import Directive, GatewayReport, ReplicaReport
+from serving.observe import FORGET_AFTER_S, Heard, snapshot
+from serving.scaler import ServeScaler
+
+RECENT_DECISIONS = 20
+
+logger = logging.getLogger("shardwise.controller")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControllerSpec:
+    """What the controller actor needs. `deployments`: Serve deployment of each pool."""
+
+    params: ControllerParams
+    deployments: dict[str, str]
+    dashboard_url: str
+    app: str
+    token: str | None
+    log_path: str
+
+
+class ControllerActor:
+    """Ray actor class."""
+
+    def __init__(self, spec: ControllerSpec) -> None:
+        self._spec = spec
+        self._params = spec.params
+        self._scaler = ServeScaler(dashboard_url=spec.dashboard_url, app=spec.app, token=spec.token)
+        self._heard = Heard()
+        self._started_s = time.time()
+        self._state = ControllerState()
+        self._last: StepResult | None = None
+        self._last_snapshot: ClusterSnapshot | None = None
+        self._recent: list[tuple[float, Decision]] = []
+        self._trouble = ""
+        self._log = Path(spec.log_path)
+        self._write(Header(params=self._params))
+        self._ticking = asyncio.get_event_loop().create_task(self._tick_forever())
+
+    async def observe_replica(self, report: ReplicaReport) -> None:
+        """A replica's report."""
+        self._heard.replicas[report.replica_id] = report
+
+    async def exchange(self, report: GatewayReport) -> Directive:
+        """A gateway's report, answered with the directive in force."""
+        self._heard.gateways[report.gateway_id] = report
+        now_s = time.time()
+        self._heard.forget(now_s)
+        return Directive(
+            sent_s=now_s,
+            tier=self._last.tier if self._acting and self._last else Tier.NORMAL,
+            retry_after_s=self._last.retry_after_s if self._last else 1.0,
+            replicas=tuple(self._heard.replicas.values()) if self._knows(now_s) else None,
+        )
+
+    def _knows(self, now_s: float) -> bool:
+        """Whether every replica that lives has had the time to report to this controller."""
+        return now_s - self._started_s > FORGET_AFTER_S or bool(self._heard.replicas)
+
+    async def status(self) -> dict[str, Any]:
+        """Everything `shardwise status` shows, as plain data."""
+        last = self._last
+        return {
+            "now_s": time.time(),
+            "mode": self._params.mode.value,
+            "tier": int(last.tier) if last else 0,
+            "tier_name": (last.tier if last else Tier.NORMAL).name.lower(),
+            "saturation": last.saturation if last else None,
+            "retry_after_s": last.retry_after_s if last else 1,
+            "trouble": self._trouble,
+            "pools": [self._pool_status(pool.pool) for pool in self._params.pools],
+            "replicas": [asdict(r) for r in self._heard.replicas.values()],
+            "gateways": len(self._heard.gateways),
+            "decisions": [
+                {"time_s": time_s, **asdict(decision)} for time_s, decision in self._recent
+            ],
+            "log": self._spec.log_path,
+        }
+
+    def _pool_status(self, name: str) -> dict[str, Any]:
+        params = self._params.pool(name)
+        seen = self._last_snapshot
+        pool = next((p for p in seen.pools if p.pool == name), None) if seen else None
+        load = next((item for item in seen.loads if item.pool == name), None) if seen else None
+        state = self._heard.deployments.get(name)
+        return {
+            "pool": name,
+            "minimum": params.minimum,
+            "maximum": params.maximum,
+            "desired": self._last.desired.get(name) if self._last else None,
+            "target": pool.target if pool else None,
+            "ready": pool.ready if pool else None,
+            "pending": pool.pending if pool else None,
+            "forecast_tokens_per_s": self._last.forecast.get(name) if self._last else None,
+            "load": asdict(load) if load else None,
+            "serve_status": state.status if state else "unknown",
+            "serve_message": state.message if state else "",
+        }
+
+    @property
+    def _acting(self) -> bool:
+        return self._params.mode is Mode.ACTIVE
+
+    async def _tick_forever(self) -> None:
+        while True:
+            started_s = time.time()
+            try:
+                await self._tick()
+                self._trouble = ""
+            except UnavailableError as error:
+                # Nothing was learned: the next tick sees older data, and holds if it is too old.
+                self._trouble = str(error)
+                logger.warning("%s", error)
+            except Exception as error:
+                self._trouble = f"tick failed: {error!r}"
+                logger.exception("tick failed")
+            spent_s = time.time() - started_s
+            await asyncio.sleep(max(0.1, self._params.tick_s - spent_s))
+
+    async def _tick(self) -> None:
+        states = await self._scaler.states()
+        now_s = time.time()
+        names = self._spec.deployments
+        self._heard.deployments = {
+            pool: states[name] for pool, name in names.items() if name in states
+        }
+        self._heard.deployments_s = now_s
+        self._heard.forget(now_s)
+        seen = snapshot(self._heard, pools=names, now_s=now_s)
+        result = step(self._state, seen, self._params)
+        self._state, self._last, self._last_snapshot = result.state, result, seen
+        self._write(Tick(snapshot=seen, decisions=result.decisions, tier=result.tier))
+        self._recent.extend((now_s, decision) for decision in result.decisions)
+        del self._recent[:-RECENT_DECISIONS]
+        for decision in result.decisions:
+            logger.info(
+                "%s %s → %s: %s", decision.action, decision.pool, decision.value, decision.reason
+            )
+            if decision.action is Action.SCALE and self._acting:
+                await self._scaler.scale(names[decision.pool], decision.value)
+
+    def _write(self, record: Record) -> None:
+        # Opened for each record: whatever ends this process, what was decided is on disk.
+        with self._log.open("a", encoding="utf-8") as log:
+            log.write(dump(record) + "\n")

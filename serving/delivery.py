@@ -1,0 +1,189 @@
+"""How does an admitted request get its answer?
+
+    line → slot on a replica → replies → slot given back
+
+Invariants: every slot is given back and every place in line left, whatever ends a request; a
+request is retried only while nothing of its answer has been passed on; an event passed on is never
+passed on again; an answer that ends early ends with an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+
+from autoscaler.snapshot import Tier
+from serving.admission import PoolFront
+from serving.config import LimitsSection
+from serving.errors import ApiError, from_engine, too_busy, unavailable
+from serving.messages import EngineError, EngineReply, EngineRequest
+from serving.metrics import GatewayMetrics
+from serving.priority import Ask, Priority, Slot
+from serving.replica_link import LinkError
+
+# The payload with which OpenAI's streams end.
+DONE = "[DONE]"
+
+
+@dataclass
+class Stance:
+    """What the controller last said about load; the service updates it."""
+
+    tier: Tier = Tier.NORMAL
+    retry_after_s: float = 1.0
+
+    def busy(self, what: str, *, code: str) -> ApiError:
+        """429 for a request that could be served at another time."""
+        return too_busy(
+            f"{what} (tier {int(self.tier)}). Retry after {self.retry_after_s:.0f} s.",
+            retry_after_s=self.retry_after_s,
+            code=code,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Admitted:
+    """A request that may be served, and what the tier left of it (`headers` say so)."""
+
+    front: PoolFront
+    request: EngineRequest
+    priority: Priority
+    headers: Mapping[str, str]
+    arrived_s: float
+
+
+class Delivery:
+    """Answers admitted requests, one per gateway process."""
+
+    def __init__(
+        self,
+        *,
+        limits: LimitsSection,
+        metrics: GatewayMetrics,
+        stance: Stance,
+        clock: Callable[[], float],
+    ) -> None:
+        self._limits = limits
+        self._metrics = metrics
+        self._stance = stance
+        self._clock = clock
+
+    async def replies(self, admitted: Admitted) -> AsyncGenerator[list[EngineReply], None]:
+        """The answer, several replies at once if they came at once: SSE payloads or one response.
+
+        Raises ApiError before the first reply; after it, an error of the engine or the link comes
+        as the last reply, an `EngineError`. Close the iterator to cancel.
+        """
+        error: EngineError | None = None
+        failed: dict[str, float] = {}
+        for _ in range(self._limits.attempts):
+            if error is not None:
+                self._metrics.retries.labels(admitted.front.pool).inc()
+            slot = await self._place(admitted, failed=failed, error=error)
+            started = False
+            try:
+                async with aclosing(self._call(admitted, replica_id=slot.replica_id)) as batches:
+                    async for batch in batches:
+                        if isinstance(batch, EngineError):
+                            error = batch
+                            break
+                        if not started:
+                            started = True
+                            self._observe_first(admitted)
+                        yield batch
+                    else:
+                        return
+            finally:
+                slot.release()
+            if started:
+                self._metrics.broken.labels(admitted.front.pool).inc()
+                yield [error]
+                return
+            if not error.retryable:
+                raise from_engine(error.status, error.message)
+            failed = {**failed, slot.replica_id: self._clock()}
+        raise self._gave_up(f"after {self._limits.attempts} attempts", error)
+
+    async def _call(
+        self, admitted: Admitted, *, replica_id: str
+    ) -> AsyncGenerator[list[EngineReply] | EngineError, None]:
+        """Replies of one attempt; whatever cuts them short is an EngineError at the end."""
+        # A new id for each attempt: the engine may still be busy forgetting the one before.
+        request = replace(admitted.request, request_id=uuid.uuid4().hex)
+        finished = False
+        limit_s = self._limits.silence_s if request.stream else self._limits.answer_s
+        try:
+            replies = admitted.front.link.call(request, replica_id=replica_id)
+            async with aclosing(replies) as messages:  # type: ignore[type-var]
+                async for message in _never_silent(messages, limit_s=limit_s):
+                    error = next((r for r in message if isinstance(r, EngineError)), None)
+                    good = message if error is None else message[: message.index(error)]
+                    if good:
+                        finished = isinstance(good[-1], dict) or good[-1] == DONE
+                        yield good
+                    if error is not None:
+                        yield error
+                        return
+        except TimeoutError:
+            admitted.front.dispatcher.suspect(replica_id)
+            silent = f"replica {replica_id} said nothing for {limit_s:.0f} s"
+            yield EngineError(status=504, message=silent, retryable=True)
+            return
+        except LinkError as lost:
+            admitted.front.dispatcher.suspect(replica_id)
+            if not finished:
+                yield EngineError(status=503, message=str(lost), retryable=True)
+            return
+        if not finished:
+            yield EngineError(status=500, message="The answer ended early.", retryable=True)
+
+    async def _place(
+        self, admitted: Admitted, *, failed: Mapping[str, float], error: EngineError | None
+    ) -> Slot:
+        front, limit_s = admitted.front, self._limits.queue_wait_s
+        ask = Ask(
+            priority=admitted.priority,
+            tokens=admitted.request.tokens,
+            arrived_s=admitted.arrived_s,
+            failed=failed,
+        )
+        try:
+            async with asyncio.timeout(limit_s):
+                return await front.dispatcher.place(ask)
+        except TimeoutError:
+            if error is not None:
+                raise self._gave_up(f"within {limit_s:.0f} s of a failure", error) from None
+            if front.dispatcher.ready == 0:
+                raise unavailable(
+                    f"No replica of '{front.model_name}' became ready within {limit_s:.0f} s. "
+                    "`shardwise status` shows what the service is waiting for.",
+                    retry_after_s=self._stance.retry_after_s,
+                ) from None
+            waited = f"Waited {limit_s:.0f} s in line"
+            raise self._stance.busy(waited, code="queue_timeout") from None
+
+    def _gave_up(self, when: str, error: EngineError | None) -> ApiError:
+        said = f"; the last one said: {error.message}" if error is not None else "."
+        return unavailable(
+            f"No replica could answer {when}{said}", retry_after_s=self._stance.retry_after_s
+        )
+
+    def _observe_first(self, admitted: Admitted) -> None:
+        waited_s = self._clock() - admitted.arrived_s
+        self._metrics.ttft.labels(admitted.front.pool).observe(waited_s)
+
+
+async def _never_silent(
+    messages: AsyncIterator[list[EngineReply]], *, limit_s: float
+) -> AsyncGenerator[list[EngineReply], None]:
+    """The messages. Raises TimeoutError if the next one takes longer than the limit."""
+    while True:
+        try:
+            async with asyncio.timeout(limit_s):
+                message = await anext(messages)
+        except StopAsyncIteration:
+            return
+        yield message

@@ -1,0 +1,114 @@
+"""Errors of the HTTP API in OpenAI's shape: {"error": {message, type, param, code}}."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+
+class ApiError(Exception):
+    """An answer other than 200. `retry_after_s` becomes a Retry-After header."""
+
+    # A plain class: on a frozen dataclass Python could not set `__traceback__` and `__context__`.
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        type: str,  # noqa: A002  # OpenAI's name for it
+        code: str | None = None,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.type = type
+        self.code = code
+        self.param = param
+        self.retry_after_s = retry_after_s
+
+    def body(self) -> dict[str, Any]:
+        """The response body."""
+        return {
+            "error": {
+                "message": self.message,
+                "type": self.type,
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+    def headers(self) -> dict[str, str]:
+        """Extra response headers."""
+        if self.retry_after_s is None:
+            return {}
+        return {"Retry-After": str(max(1, math.ceil(self.retry_after_s)))}
+
+
+def bad_request(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:
+    """400: the caller has to change the request."""
+    return ApiError(400, message, type="invalid_request_error", code=code, param=param)
+
+
+def unknown_model(model: str, *, known: Iterable[str]) -> ApiError:
+    """404 with the models there are."""
+    names = ", ".join(f"'{name}'" for name in known)
+    return ApiError(
+        404,
+        f"The model '{model}' does not exist here. This service has {names}.",
+        type="invalid_request_error",
+        code="model_not_found",
+        param="model",
+    )
+
+
+def context_too_long(*, prompt: int, output: int, limit: int, param: str) -> ApiError:
+    """400 with the numbers a caller needs to mend it. `param`: the field the prompt came in."""
+    if prompt >= limit:
+        message = (
+            f"This model's maximum context length is {limit} tokens, but the prompt has {prompt}. "
+            f"Shorten the prompt to at most {limit - 1} tokens."
+        )
+    else:
+        message = (
+            f"This model's maximum context length is {limit} tokens, but {prompt + output} were "
+            f"asked for ({prompt} in the prompt, {output} for the output). Ask for at most "
+            f"{limit - prompt} output tokens, or shorten the prompt."
+        )
+    return bad_request(message, param=param, code="context_length_exceeded")
+
+
+def body_too_large(limit_bytes: int) -> ApiError:
+    """413: the body is beyond what the gateway reads."""
+    return ApiError(
+        413,
+        f"The request body is larger than {limit_bytes} bytes, the most this service reads "
+        "(limits.max_body_bytes).",
+        type="invalid_request_error",
+        code="request_too_large",
+    )
+
+
+def too_busy(message: str, *, retry_after_s: float, code: str) -> ApiError:
+    """429: come back later."""
+    return ApiError(429, message, type="rate_limit_error", code=code, retry_after_s=retry_after_s)
+
+
+def unavailable(message: str, *, retry_after_s: float) -> ApiError:
+    """503: no replica can answer now."""
+    return ApiError(
+        503, message, type="service_unavailable", code="no_replica", retry_after_s=retry_after_s
+    )
+
+
+def from_engine(status: int, message: str) -> ApiError:
+    """The engine's own refusal or failure, passed on in our shape."""
+    kind = "invalid_request_error" if 400 <= status < 500 else "server_error"
+    return ApiError(status, message, type=kind, code="engine_error")
+
+
+def internal_error() -> ApiError:
+    """500: a bug of ours; its details are for the log."""
+    return ApiError(500, "Internal error; the gateway's log has the details.", type="server_error")

@@ -1,0 +1,46 @@
+"""How does a gateway keep in step with the controller?
+
+It sends its report and follows the directive that comes back, for ever. If the controller is away,
+slow or wrong, the last directive stays in force: serving goes on without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from serving.messages import Directive, GatewayReport
+from serving.service import Service
+
+EXCHANGE_INTERVAL_S = 0.5
+# A controller that takes longer is as good as away.
+EXCHANGE_TIMEOUT_S = 5.0
+
+Exchange = Callable[[GatewayReport], Awaitable[Directive]]
+
+logger = logging.getLogger("ray.serve")
+
+
+async def keep_in_step(
+    service: Service,
+    exchange: Exchange,
+    *,
+    interval_s: float = EXCHANGE_INTERVAL_S,
+    timeout_s: float = EXCHANGE_TIMEOUT_S,
+) -> None:
+    """Exchange until cancelled. Says once that the controller is away, and once that it is back."""
+    away = False
+    while True:
+        try:
+            async with asyncio.timeout(timeout_s):
+                directive = await exchange(service.report())
+            service.follow(directive)
+            if away:
+                logger.warning("the controller is back")
+            away = False
+        except Exception as error:
+            if not away:
+                logger.warning("the controller is away, its last word stays in force: %r", error)
+            away = True
+        await asyncio.sleep(interval_s)

@@ -1,0 +1,114 @@
+"""The front door as a Ray Serve ingress: a `Service` built from the plan, and its exchange loop.
+
+The HTTP side is `serving.http_api`, the controller's side `serving.exchange`; here they meet Ray.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from fastapi import FastAPI
+from ray.serve.handle import DeploymentHandle
+
+from cluster.model.plan import Plan, PoolSection
+from serving.admission import PoolFront
+from serving.config import LimitsSection, ServeConfig, in_flight_tokens
+from serving.dispatch import Dispatcher, ReplicaLimits
+from serving.exchange import keep_in_step
+from serving.http_api import build_app
+from serving.link import ServeLink
+from serving.loopback import bind_to_node_address
+from serving.messages import Directive, GatewayReport
+from serving.metrics import GatewayMetrics
+from serving.priority import Priority, WaitingLine
+from serving.service import Service
+from serving.tokens import PromptCounter
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewaySpec:
+    """What a gateway replica needs. `sources`: model directory or hub id per pool."""
+
+    plan: Plan
+    config: ServeConfig
+    sources: dict[str, str]
+    controller: str
+    namespace: str
+
+
+class Gateway:
+    """Serve deployment class; `handles` are the pools' deployments, by pool."""
+
+    def __init__(self, spec: GatewaySpec, **handles: DeploymentHandle) -> None:
+        bind_to_node_address()
+        self._spec = spec
+        self._service = Service(
+            fronts=[_front(pool, handle=handles[pool.name], spec=spec) for pool in spec.plan.pools],
+            limits=spec.config.limits,
+            metrics=GatewayMetrics(),
+        )
+        self._controller: Any = None
+        self._exchanging: asyncio.Task[None] | None = None
+
+    async def __serve_build_asgi_app__(self) -> FastAPI:
+        """Serve's hook: the routes, once the replica's event loop runs."""
+        self._exchanging = asyncio.create_task(keep_in_step(self._service, self._exchange))
+        return build_app(self._service, status=self._status)
+
+    async def _exchange(self, report: GatewayReport) -> Directive:
+        directive: Directive = await self._ask_controller("exchange", report)
+        return directive
+
+    async def _status(self) -> dict[str, Any]:
+        status: dict[str, Any] = await self._ask_controller("status")
+        return status
+
+    async def _ask_controller(self, method: str, *arguments: object) -> Any:
+        if self._controller is None:
+            # In a thread: it asks Ray's head, which may be away itself.
+            self._controller = await asyncio.to_thread(
+                ray.get_actor, self._spec.controller, namespace=self._spec.namespace
+            )
+        try:
+            return await getattr(self._controller, method).remote(*arguments)
+        except Exception:
+            self._controller = None  # it may have come back as another actor
+            raise
+
+
+def _front(pool: PoolSection, *, handle: DeploymentHandle, spec: GatewaySpec) -> PoolFront:
+    limits = spec.config.limits
+    longest = pool.model.max_context
+    return PoolFront(
+        pool=pool.name,
+        model_name=pool.model.name,
+        max_context=min(longest, int(pool.engine_args.get("max_model_len") or longest)),
+        expected_output=spec.plan.workload.osl,
+        dispatcher=Dispatcher(
+            pool=pool.name,
+            limits=ReplicaLimits(
+                max_requests=pool.layout.max_num_seqs,
+                max_tokens=in_flight_tokens(pool, plan=spec.plan),
+            ),
+            line=waiting_line(limits),
+            clock=time.time,
+        ),
+        link=ServeLink(handle, reach_s=limits.reach_s),
+        count=PromptCounter.load(spec.sources[pool.name]).count,
+    )
+
+
+def waiting_line(limits: LimitsSection) -> WaitingLine:
+    """The line of one pool as the operator has set it."""
+    return WaitingLine(
+        limit=limits.max_queued,
+        delays_s={
+            Priority.VIP: 0.0,
+            Priority.STANDARD: limits.standard_delay_s,
+            Priority.BATCH: limits.batch_delay_s,
+        },
+    )

@@ -1,0 +1,303 @@
+"""The head process of an instance: starts or joins Ray, deploys, waits, and takes all down again.
+
+    python -m serving.head STATE_DIRECTORY        (started by `shardwise up`)
+
+It runs in a session of its own and survives the terminal. SIGTERM ends it and all it started.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import ray
+from ray import serve
+
+from cluster.errors import ShardwiseError, UnavailableError
+from cluster.model.plan import Plan, load_plan
+from serving import app
+from serving.config import ServeConfig, load_serve_config
+from serving.instance import Instance, Progress
+from serving.sources import resolve_sources
+
+APP = "shardwise"
+NAMESPACE = "shardwise"
+_REPOSITORY = Path(__file__).resolve().parent.parent
+
+logger = logging.getLogger("shardwise.head")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Orders:
+    """What `shardwise up` asks of the head. `address`: an existing Ray cluster, or None."""
+
+    plan: Plan
+    config: ServeConfig
+    address: str | None
+
+
+class Head:
+    """The head process's work, in order."""
+
+    def __init__(self, instance: Instance, orders: Orders) -> None:
+        self._instance = instance
+        self._orders = orders
+        self._progress = Progress(phase="starting", doing="starting Ray", namespace=NAMESPACE)
+        self._stop = threading.Event()
+
+    def run(self) -> int:
+        """Bring the instance up, keep it, take it down. Returns the exit code."""
+        self._listen()
+        adopt_orphans()
+        code = 0
+        try:
+            self._up()
+            self._keep()
+        except _StopRequested:
+            pass
+        except ShardwiseError as error:
+            code = error.exit_code
+            self._fail(str(error))
+        except Exception as error:
+            code = 1
+            logger.exception("the instance failed")
+            self._fail(f"{type(error).__name__}: {error}")
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            self._down(failed=code != 0)
+        return code
+
+    def _up(self) -> None:
+        sources = resolve_sources(self._orders.plan)
+        context = self._start_ray()
+        self._listen()  # Ray has put its own handlers there
+        self._tell("starting Serve and the controller", dashboard=context.dashboard_url)
+        http = self._orders.config.http
+        serve.start(http_options={"host": http.host, "port": http.port})
+        deployment = app.Deployment(
+            plan=self._orders.plan,
+            config=self._orders.config,
+            sources=sources,
+            app=APP,
+            namespace=NAMESPACE,
+            dashboard_url=f"http://{context.dashboard_url}",
+            token=_auth_token(),
+            log_path=str(self._instance.decisions_path.resolve()),
+        )
+        app.start_controller(deployment)
+        self._deploy(app.build(deployment))
+        self._wait_until_ready()
+        self._progress = replace(self._progress, phase="ready")
+        self._tell("serving")
+
+    def _start_ray(self) -> Any:
+        if self._orders.address is not None:
+            return ray.init(
+                address=self._orders.address,
+                namespace=NAMESPACE,
+                runtime_env={"working_dir": str(_REPOSITORY), "excludes": [".venv", ".git"]},
+            )
+        plan = self._orders.plan
+        ranks = sum(
+            pool.layout.to_layout(replicas=pool.replicas.maximum).devices for pool in plan.pools
+        )
+        resources: dict[str, Any] = {}
+        if plan.cluster.device_kind == "cpu":
+            # A CPU rank is a share of the cores, not a core: the light pool may exceed the count.
+            resources["num_cpus"] = max(ranks, psutil.cpu_count() or 1)
+        return ray.init(
+            address="local",
+            namespace=NAMESPACE,
+            dashboard_host="127.0.0.1",
+            include_dashboard=True,
+            object_store_memory=256 * 1024 * 1024,
+            log_to_driver=False,
+            **resources,
+        )
+
+    def _deploy(self, application: serve.Application) -> None:
+        """Deploy, telling meanwhile what Serve is waiting for."""
+        outcome: list[BaseException | None] = []
+
+        def deploy() -> None:
+            try:
+                serve.run(application, name=APP, route_prefix="/", external_scaler_enabled=True)
+                outcome.append(None)
+            except Exception as error:
+                outcome.append(error)
+
+        thread = threading.Thread(target=deploy, daemon=True)
+        thread.start()
+        while thread.is_alive():
+            self._tell(_waiting_for())
+            thread.join(timeout=1.0)
+            self._check_stop()
+        if outcome[0] is not None:
+            raise UnavailableError(
+                f"the application did not start: {_reason() or outcome[0]}. The replicas' output "
+                f"is in {self._instance.output_path} and in Ray's log directory."
+            )
+
+    def _wait_until_ready(self) -> None:
+        http = self._orders.config.http
+        endpoint = f"http://{http.host}:{http.port}"
+        self._progress = replace(
+            self._progress,
+            endpoint=f"{endpoint}/v1",
+            models=tuple(pool.model.name for pool in self._orders.plan.pools),
+            ray_address=ray.get_runtime_context().gcs_address,
+        )
+        while True:
+            self._tell("waiting for the gateway to see a replica")
+            try:
+                if httpx.get(f"{endpoint}/ready", timeout=2.0, trust_env=False).status_code == 200:
+                    return
+            except httpx.HTTPError:
+                pass
+            time.sleep(0.25)
+            self._check_stop()
+
+    def _listen(self) -> None:
+        signal.signal(signal.SIGTERM, self._on_signal)
+        signal.signal(signal.SIGINT, self._on_signal)
+
+    def _keep(self) -> None:
+        while not self._stop.wait(1.0):
+            self._record()
+            if not ray.is_initialized():
+                raise UnavailableError("the connection to Ray was lost")
+
+    def _down(self, *, failed: bool) -> None:
+        if not failed:
+            self._progress = replace(self._progress, phase="stopping")
+            self._tell("draining and stopping")
+        self._record()
+        if ray.is_initialized():
+            try:
+                serve.delete(APP)
+                serve.shutdown()
+                controller = ray.get_actor(app.CONTROLLER, namespace=NAMESPACE)
+                ray.kill(controller, no_restart=True)
+            except Exception:
+                logger.exception("stopping the application")
+            ray.shutdown()
+        self._instance.sweep(grace_s=5.0)
+        if not failed:
+            self._progress = replace(self._progress, phase="stopped")
+            self._tell("stopped")
+
+    def _tell(self, doing: str, *, dashboard: str = "") -> None:
+        dashboard = dashboard or self._progress.dashboard
+        self._progress = replace(self._progress, doing=doing, dashboard=dashboard)
+        self._instance.write(self._progress)
+        self._record()
+
+    def _record(self) -> None:
+        descendants = psutil.Process().children(recursive=True)
+        self._instance.record(descendants)
+        for process in descendants:
+            bury(process)
+
+    def _fail(self, reason: str) -> None:
+        self._progress = replace(self._progress, phase="failed")
+        self._tell(reason)
+
+    def _on_signal(self, *_: object) -> None:
+        self._stop.set()
+
+    def _check_stop(self) -> None:
+        if self._stop.is_set():
+            raise _StopRequested
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose parent dies (Linux's child subreaper).
+
+    Without it a process whose parent was killed would escape to init, and out of our sight.
+    """
+    set_child_subreaper = 36  # prctl(2), linux/prctl.h
+    ctypes.CDLL(None, use_errno=True).prctl(set_child_subreaper, 1, 0, 0, 0)
+
+
+def bury(process: psutil.Process) -> None:
+    """Collect an adopted child that has ended; its own parent is no longer there to do it."""
+    with contextlib.suppress(psutil.Error, ChildProcessError):
+        if process.status() == psutil.STATUS_ZOMBIE and process.ppid() == os.getpid():
+            os.waitpid(process.pid, os.WNOHANG)
+
+
+class _StopRequested(Exception):  # noqa: N818  # not an error: the user asked for it
+    """SIGTERM came while the instance was starting."""
+
+
+def _waiting_for() -> str:
+    """What Serve is doing, in words."""
+    try:
+        deployments = serve.status().applications[APP].deployments
+    except Exception:
+        return "deploying the application"
+    parts = []
+    for name, deployment in deployments.items():
+        states = {state.value: count for state, count in deployment.replica_states.items()}
+        wanted = sum(states.values())
+        if wanted and states.get("RUNNING", 0) < wanted:
+            doing = "loading the model" if name != "gateway" else "loading the tokenizer"
+            parts.append(f"{name} {states.get('RUNNING', 0)}/{wanted} ready, {doing}")
+    return "; ".join(parts) or "deploying the application"
+
+
+def _reason() -> str:
+    """Why the application failed, the last line of the first deployment that says."""
+    try:
+        deployments = serve.status().applications[APP].deployments
+    except Exception:
+        return ""
+    for name, deployment in deployments.items():
+        lines = [line.strip() for line in deployment.message.splitlines() if line.strip()]
+        if "FAILED" in str(deployment.status) or "UNHEALTHY" in str(deployment.status):
+            return f"{name}: {lines[-1] if lines else deployment.status}"
+    return ""
+
+
+def _auth_token() -> str | None:
+    """Ray's token for its own interfaces, which local clusters ask for since Ray 2.60."""
+    if "RAY_AUTH_TOKEN" in os.environ:
+        return os.environ["RAY_AUTH_TOKEN"]
+    default = Path.home() / ".ray" / "auth_token"
+    path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or default)
+    return path.read_text().strip() if path.is_file() else None
+
+
+def main() -> int:
+    """Entry point of the head process."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    parser = argparse.ArgumentParser(prog="serving.head")
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--config", type=Path)
+    parser.add_argument("--address")
+    arguments = parser.parse_args()
+    instance = Instance(arguments.directory)
+    instance.write_pid(os.getpid())
+    orders = Orders(
+        plan=load_plan(instance.plan_path),
+        config=load_serve_config(arguments.config),
+        address=arguments.address,
+    )
+    return Head(instance, orders).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

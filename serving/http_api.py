@@ -1,0 +1,134 @@
+"""OpenAI's HTTP API around a `Service`: an ASGI application without Ray.
+
+The generating routes are `serving.completions_route`; the others are here. Every error, unknown
+URLs and wrong methods included, has OpenAI's shape.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.exceptions import HTTPException
+from starlette.routing import Route
+
+from serving.admission import PoolFront
+from serving.completions_route import CompletionsRoute, error_response
+from serving.errors import ApiError, internal_error
+from serving.requests import BodyKind, ChatBody, CompletionBody
+from serving.service import Service
+
+GENERATING: dict[str, BodyKind] = {
+    "/v1/chat/completions": ChatBody,
+    "/v1/completions": CompletionBody,
+}
+
+STATUS_TIMEOUT_S = 5.0
+
+logger = logging.getLogger("ray.serve")
+
+
+Status = Callable[[], Awaitable[dict[str, Any]]]
+
+
+def build_app(service: Service, *, status: Status) -> FastAPI:
+    """The application; tests give it a service over a fake link.
+
+    `status`: the controller's account of the whole service; may raise anything if it is away.
+    """
+    app = FastAPI(
+        title="Shardwise", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
+    )
+    app.add_exception_handler(ApiError, _answer_api_error)
+    app.add_exception_handler(HTTPException, _answer_http_error)
+    app.add_exception_handler(Exception, _answer_bug)
+    for path, kind in GENERATING.items():
+        app.router.routes.append(Route(path, CompletionsRoute(service, kind), methods=["POST"]))
+    _add_model_routes(app, service)
+    _add_operation_routes(app, service, status=status)
+    return app
+
+
+def _add_model_routes(app: FastAPI, service: Service) -> None:
+    started_s = int(service.now_s())
+
+    @app.get("/v1/models")
+    async def list_models() -> dict[str, Any]:
+        return {
+            "object": "list",
+            "data": [_card(front, started_s=started_s) for front in service.fronts.values()],
+        }
+
+    @app.get("/v1/models/{model:path}")
+    async def get_model(model: str) -> dict[str, Any]:
+        return _card(service.front_of(model), started_s=started_s)
+
+
+def _add_operation_routes(app: FastAPI, service: Service, *, status: Status) -> None:
+    @app.get("/health")
+    async def health() -> dict[str, str]:
+        """Whether this process answers."""
+        return {"status": "ok"}
+
+    @app.get("/ready")
+    async def ready() -> Response:
+        """Whether a replica of the main pool answers."""
+        if service.ready:
+            return JSONResponse({"status": "ready", "tier": int(service.tier)})
+        return JSONResponse({"status": "waiting for a replica"}, status_code=503)
+
+    @app.get("/status")
+    async def whole_status() -> dict[str, Any]:
+        """What `shardwise status` shows."""
+        try:
+            async with asyncio.timeout(STATUS_TIMEOUT_S):
+                return await status()
+        except Exception as error:
+            raise ApiError(
+                503,
+                f"The controller does not answer ({error!r}); requests are served all the same.",
+                type="service_unavailable",
+                code="controller_away",
+                retry_after_s=STATUS_TIMEOUT_S,
+            ) from error
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        service.refresh_gauges()
+        return Response(service.metrics.render(), media_type=CONTENT_TYPE_LATEST)
+
+
+def _card(front: PoolFront, *, started_s: int) -> dict[str, Any]:
+    return {
+        "id": front.model_name,
+        "object": "model",
+        "created": started_s,
+        "owned_by": "shardwise",
+        "max_model_len": front.max_context,
+    }
+
+
+async def _answer_api_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return error_response(error, headers={})
+
+
+async def _answer_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    known = ApiError(
+        error.status_code,
+        f"{request.method} {request.url.path}: {error.detail}.",
+        type="invalid_request_error",
+        code="method_not_allowed" if error.status_code == 405 else "unknown_url",
+    )
+    return error_response(known, headers=error.headers or {})
+
+
+async def _answer_bug(_request: Request, error: Exception) -> Response:
+    logger.error("unexpected error in the gateway", exc_info=error)
+    return error_response(internal_error(), headers={})

@@ -1,0 +1,110 @@
+"""What gateway, engine replicas and controller say to each other.
+
+Times are wall-clock seconds of the sender (`time.time()`): the processes share a cluster's
+clocks, and a report is stale after seconds, not microseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from autoscaler.snapshot import Tier
+
+Kind = Literal["chat", "completions"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineSpec:
+    """Everything an engine replica needs to start: one pool's share of the plan.
+
+    `model_source`: directory or hub id vLLM loads. `engine_args`: as `vllm serve` names them.
+    """
+
+    pool: str
+    model_name: str
+    model_source: str
+    engine_args: dict[str, Any]
+    device_kind: Literal["gpu", "cpu"]
+    bundles: tuple[dict[str, float], ...]
+    controller: str
+    namespace: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineRequest:
+    """One request as the engine gets it: an OpenAI body, already validated and within limits."""
+
+    kind: Kind
+    body: dict[str, Any]
+    request_id: str
+    tokens: float  # predicted
+
+    @property
+    def stream(self) -> bool:
+        """Whether the caller wants server-sent events."""
+        return bool(self.body.get("stream"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineError:
+    """The engine's refusal or failure. `retryable`: another replica may do better."""
+
+    status: int
+    message: str
+    retryable: bool
+
+
+# A server-sent event's payload, a whole response, or an error: what travels back over a link.
+EngineReply = str | dict[str, Any] | EngineError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicaReport:
+    """An engine replica's own account, pushed about once a second."""
+
+    pool: str
+    replica_id: str
+    sent_s: float
+    started_s: float
+    pid: int
+    running: int
+    waiting: int
+    kv_usage: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolLoad:
+    """A gateway's traffic for one pool; see `autoscaler.snapshot.LoadObservation`.
+
+    Tokens in flight and queued count a request at least as its slot's share of a replica.
+    """
+
+    pool: str
+    arrival_tokens_per_s: float
+    in_flight_tokens: float
+    queued_tokens: float
+    queued_requests: int
+    oldest_wait_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewayReport:
+    """A gateway replica's account; the controller answers with a `Directive`."""
+
+    gateway_id: str
+    sent_s: float
+    loads: tuple[PoolLoad, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Directive:
+    """What the controller tells the gateways: the tier, who is ready, how long to stay away.
+
+    `replicas` is None while the controller has just started and does not know them yet.
+    """
+
+    sent_s: float
+    tier: Tier
+    retry_after_s: float
+    replicas: tuple[ReplicaReport, ...] | None

@@ -1,0 +1,97 @@
+"""From reports to a snapshot: what the controller actor has heard, as the pure core sees it.
+
+Reports older than `FORGET_AFTER_S` are dropped: a gateway or replica that died takes its load and
+its name with it. Serve's own state, read at each tick, says how many replicas there should be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from autoscaler.snapshot import (
+    ClusterSnapshot,
+    LoadObservation,
+    PoolObservation,
+    ReplicaObservation,
+)
+from serving.messages import GatewayReport, PoolLoad, ReplicaReport
+from serving.scaler import DeploymentState
+
+# Several report intervals: one lost report is not a lost replica, and a busy core delays more.
+FORGET_AFTER_S = 6.0
+
+
+@dataclass
+class Heard:
+    """The latest report of every replica and gateway, and Serve's state at the last tick."""
+
+    replicas: dict[str, ReplicaReport] = field(default_factory=dict)
+    gateways: dict[str, GatewayReport] = field(default_factory=dict)
+    deployments: Mapping[str, DeploymentState] = field(default_factory=dict)
+    deployments_s: float = 0.0
+
+    def forget(self, now_s: float) -> None:
+        """Drop what is too old to say anything."""
+        self.replicas = {k: r for k, r in self.replicas.items() if _fresh(r.sent_s, now_s)}
+        self.gateways = {k: g for k, g in self.gateways.items() if _fresh(g.sent_s, now_s)}
+
+
+def snapshot(heard: Heard, *, pools: Iterable[str], now_s: float) -> ClusterSnapshot:
+    """What the controller may decide on. A pool Serve has not reported is left out: unknown."""
+    pools = tuple(pools)
+    return ClusterSnapshot(
+        now_s=now_s,
+        pools=tuple(_pool(heard, name) for name in pools if name in heard.deployments),
+        loads=tuple(load for name in pools for load in _load(heard, name)),
+    )
+
+
+def _pool(heard: Heard, name: str) -> PoolObservation:
+    state = heard.deployments[name]
+    return PoolObservation(
+        pool=name,
+        observed_s=heard.deployments_s,
+        target=state.target,
+        ready=state.running,
+        pending=max(state.starting, state.target - state.running, 0),
+        replicas=tuple(
+            ReplicaObservation(
+                replica_id=report.replica_id,
+                observed_s=report.sent_s,
+                running=report.running,
+                waiting=report.waiting,
+                kv_usage=report.kv_usage,
+            )
+            for report in heard.replicas.values()
+            if report.pool == name
+        ),
+    )
+
+
+def _load(heard: Heard, name: str) -> list[LoadObservation]:
+    """The pool's traffic summed over gateways; nothing if no gateway has reported it."""
+    reports = [
+        (gateway.sent_s, load)
+        for gateway in heard.gateways.values()
+        for load in gateway.loads
+        if load.pool == name
+    ]
+    if not reports:
+        return []
+    loads: list[PoolLoad] = [load for _, load in reports]
+    return [
+        LoadObservation(
+            pool=name,
+            observed_s=min(sent_s for sent_s, _ in reports),
+            arrival_tokens_per_s=sum(load.arrival_tokens_per_s for load in loads),
+            in_flight_tokens=sum(load.in_flight_tokens for load in loads),
+            queued_tokens=sum(load.queued_tokens for load in loads),
+            queued_requests=sum(load.queued_requests for load in loads),
+            oldest_wait_s=max(load.oldest_wait_s for load in loads),
+        )
+    ]
+
+
+def _fresh(sent_s: float, now_s: float) -> bool:
+    return now_s - sent_s <= FORGET_AFTER_S

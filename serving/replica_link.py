@@ -1,0 +1,29 @@
+"""How do requests and tokens travel between the gateway and an engine replica? The contract.
+
+`serving.link` carries it over Ray Serve's handles; tests carry it over nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from serving.messages import EngineReply, EngineRequest
+
+
+class LinkError(Exception):
+    """The replica could not be reached or was lost while it answered."""
+
+
+class ReplicaLink(Protocol):
+    """Carries one request to one replica, and its replies back as they come.
+
+    When the iterator is closed early, the engine aborts the request.
+    """
+
+    def call(self, request: EngineRequest, *, replica_id: str) -> AsyncIterator[list[EngineReply]]:
+        """Replies of the engine, several at once if they came at once. Raises LinkError.
+
+        A stream ends with the payload `[DONE]`, any other answer is one dict.
+        """
+        ...

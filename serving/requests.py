@@ -1,0 +1,214 @@
+"""Which request bodies are accepted? OpenAI's fields, and vLLM's sampling extras, by type.
+
+Validated here and not by the engine, so that a mistake costs no queue and no round trip, and
+comes back naming the field. Types are strict, as OpenAI's are: the text "0.5" is no number. An
+unknown field is an error: a misspelt `max_token` that is silently ignored costs the caller more
+than a 400.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails, from_json, to_json
+
+from serving.errors import ApiError, bad_request
+
+# vLLM's ceiling is the size of a batch; a request for more copies than this is a mistake.
+MAX_CHOICES = 128
+# What OpenAI and vLLM generate on /v1/completions if the caller sets no limit.
+DEFAULT_COMPLETION_TOKENS = 16
+
+TokenId = Annotated[int, Field(ge=0)]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class StreamOptions(_Body):
+    """`stream_options`."""
+
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+
+
+class ResponseFormat(_Body):
+    """`response_format` of any kind."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: dict[str, Any] | None = None
+
+
+class _Sampling(_Body):
+    """What both endpoints share."""
+
+    model: str
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    logit_bias: dict[str, float] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    stop: str | list[str] | None = None
+    user: str | None = None
+    response_format: ResponseFormat | None = None
+    # vLLM's extensions, which its clients and benchmarks send.
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0)] | None = None
+    min_tokens: Annotated[int, Field(ge=0)] | None = None
+    ignore_eos: bool | None = None
+    stop_token_ids: list[TokenId] | None = None
+    skip_special_tokens: bool | None = None
+    add_special_tokens: bool | None = None
+    return_token_ids: bool | None = None
+    structured_outputs: dict[str, Any] | None = None
+
+
+class TextPart(_Body):
+    """A part of a message. Only text: the gateway could not count the tokens of an image."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ChatMessage(BaseModel):
+    """One message; tool calls, names and the like pass through as they are."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart] | None = None
+
+
+class ChatBody(_Sampling):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    tools: Annotated[list[dict[str, Any]], Field(min_length=1)] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    @property
+    def prompt_field(self) -> str:
+        """Where the prompt is, for messages to the caller."""
+        return "messages"
+
+    @property
+    def output_limit(self) -> int | None:
+        """Most output tokens asked for, None for as many as fit."""
+        return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether log probabilities are asked for."""
+        return bool(self.logprobs)
+
+
+class CompletionBody(_Sampling):
+    """POST /v1/completions."""
+
+    prompt: str | list[TokenId] | list[str] | list[list[TokenId]]
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    echo: bool | None = None
+
+    @property
+    def prompt_field(self) -> str:
+        """Where the prompt is, for messages to the caller."""
+        return "prompt"
+
+    @property
+    def output_limit(self) -> int | None:
+        """Most output tokens asked for, None for `DEFAULT_COMPLETION_TOKENS`."""
+        return self.max_tokens
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether log probabilities are asked for (0: those of the chosen tokens)."""
+        return self.logprobs is not None
+
+
+Body = ChatBody | CompletionBody
+BodyKind = type[ChatBody] | type[CompletionBody]
+
+
+def parse_body(raw: bytes, kind: BodyKind) -> Body:
+    """The validated body. Raises ApiError (400) naming the field."""
+    try:
+        body: Body = kind.model_validate_json(raw)
+    except ValidationError as error:
+        # The deepest complaint is the most exact; where types are alternatives, each complains.
+        errors = error.errors(include_url=False)
+        raise _explain(max(errors, key=lambda found: len(found["loc"])), raw) from error
+    _check_together(body)
+    return body
+
+
+def _check_together(body: Body) -> None:
+    """What no field alone can tell."""
+    if body.stream_options is not None and not body.stream:
+        raise _conflict("stream_options", "needs 'stream': true")
+    wanted = body.response_format
+    if wanted is not None and wanted.type == "json_schema" and wanted.json_schema is None:
+        raise _conflict("response_format.json_schema", "is missing, and type is 'json_schema'")
+    if isinstance(body, CompletionBody):
+        if body.max_tokens == 0 and not body.echo:
+            raise _conflict("max_tokens", "may be 0 only with 'echo': true")
+        return
+    if body.top_logprobs and not body.logprobs:
+        raise _conflict("top_logprobs", "needs 'logprobs': true")
+    if body.tool_choice not in (None, "none") and not body.tools:
+        raise _conflict("tool_choice", "needs 'tools'")
+
+
+def _conflict(param: str, problem: str) -> ApiError:
+    return bad_request(f"'{param}' {problem}.", param=param, code="invalid_value")
+
+
+def _explain(error: ErrorDetails, raw: bytes) -> ApiError:
+    if error["type"] == "json_invalid":
+        return bad_request(
+            f"The request body is not valid JSON in UTF-8. {error['msg']}. Send a JSON object.",
+            code="invalid_json",
+        )
+    if not error["loc"]:
+        return bad_request("The request body must be a JSON object.", code="invalid_json")
+    param = _field(error, from_json(raw))
+    if error["type"] == "extra_forbidden":
+        return bad_request(
+            f"Unrecognized request argument supplied: {param}.",
+            param=param,
+            code="unknown_parameter",
+        )
+    if error["type"] == "missing":
+        return bad_request(
+            f"Missing required parameter: '{param}'.", param=param, code="missing_parameter"
+        )
+    value = to_json(error["input"]).decode()
+    shown = value if len(value) <= 80 else f"{value[:77]}..."
+    return bad_request(
+        f"Invalid value for '{param}': {shown}. {error['msg']}.", param=param, code="invalid_value"
+    )
+
+
+def _field(error: ErrorDetails, data: Any) -> str:
+    """The field's path in the body, without the names of type alternatives in pydantic's path."""
+    path: list[str] = []
+    for part in error["loc"]:
+        if part in data if isinstance(data, dict) else isinstance(part, int):
+            data = data[part]
+            path.append(str(part))
+    if error["type"] == "missing":
+        path.append(str(error["loc"][-1]))
+    return ".".join(path)

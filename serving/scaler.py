@@ -1,0 +1,92 @@
+"""How does a decision reach Ray Serve? Its own REST interface: read the state, set the target.
+
+The application is deployed with Serve's external scaler switched on, so Serve's autoscaler and
+ours cannot both own a deployment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from cluster.errors import UnavailableError
+
+# Serve's replica states; one that is to be moved to another node still answers.
+_ANSWERING = frozenset({"RUNNING", "PENDING_MIGRATION"})
+_STARTING = frozenset({"STARTING", "UPDATING", "RECOVERING"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeploymentState:
+    """One deployment as Serve reports it. `message`: Serve's own words about trouble."""
+
+    name: str
+    status: str
+    target: int
+    running: int
+    starting: int
+    message: str
+
+
+class ServeScaler:
+    """Client of Serve's REST interface for one application. `transport`: None for the network."""
+
+    def __init__(
+        self,
+        *,
+        dashboard_url: str,
+        app: str,
+        token: str | None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._client = httpx.AsyncClient(
+            base_url=dashboard_url,
+            headers=headers,
+            timeout=5.0,
+            transport=transport,
+            trust_env=False,  # the cluster's own address, not a matter for a proxy
+        )
+        self._app = app
+
+    async def states(self) -> dict[str, DeploymentState]:
+        """Deployments of the application by name. Raises UnavailableError."""
+        details = await self._request("GET", "/api/serve/applications/")
+        app = details.get("applications", {}).get(self._app, {})
+        return {name: _state(name, data) for name, data in app.get("deployments", {}).items()}
+
+    async def scale(self, deployment: str, replicas: int) -> None:
+        """Ask for a number of replicas. Raises UnavailableError."""
+        path = f"/api/v1/applications/{self._app}/deployments/{deployment}/scale"
+        await self._request("POST", path, json={"target_num_replicas": replicas})
+
+    async def _request(
+        self, method: str, path: str, json: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        try:
+            response = await self._client.request(method, path, json=json)
+            data = response.json()
+        except (httpx.HTTPError, ValueError) as error:
+            raise UnavailableError(
+                f"Ray Serve did not answer {method} {path}: {error!r}. Is the Ray dashboard up?"
+            ) from error
+        if response.is_error or not isinstance(data, dict):
+            raise UnavailableError(
+                f"Ray Serve refused {method} {path} with {response.status_code}: "
+                f"{response.text[:200]}"
+            )
+        return data
+
+
+def _state(name: str, data: dict[str, Any]) -> DeploymentState:
+    replicas = [str(replica.get("state", "")) for replica in data.get("replicas", [])]
+    return DeploymentState(
+        name=name,
+        status=str(data.get("status", "")),
+        target=int(data.get("target_num_replicas") or 0),
+        running=sum(state in _ANSWERING for state in replicas),
+        starting=sum(state in _STARTING for state in replicas),
+        message=str(data.get("message", "")),
+    )

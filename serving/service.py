@@ -1,0 +1,173 @@
+"""What happens to a request between its body and its place in line?
+
+    admit (parse, model, context, tier) → deliver (`serving.delivery`)
+
+The gateway's core: no HTTP (`serving.http_api` puts ASGI around it) and no controller
+(`serving.exchange` brings its directives); tests drive it over a fake link.
+
+Invariant: what a tier does to a request is decided in one step with its place in line.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncGenerator, Callable, Sequence
+
+from autoscaler.snapshot import Tier
+from cluster.routing import predicted_tokens
+from serving.admission import Fit, PoolFront, engine_body, fit
+from serving.config import LimitsSection
+from serving.degrade import TIER_HEADER, Asked, grant
+from serving.delivery import Admitted, Delivery, Stance
+from serving.errors import ApiError, unknown_model
+from serving.messages import Directive, EngineReply, EngineRequest, GatewayReport, PoolLoad
+from serving.metrics import GatewayMetrics
+from serving.offload import OffLoop
+from serving.priority import Priority
+from serving.requests import Body, BodyKind, ChatBody, parse_body
+
+
+class Service:
+    """The gateway's core, one per gateway process. `fronts`: the main pool's first."""
+
+    def __init__(
+        self,
+        *,
+        fronts: Sequence[PoolFront],
+        limits: LimitsSection,
+        metrics: GatewayMetrics,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.limits = limits
+        self.metrics = metrics
+        self._fronts = {front.pool: front for front in fronts}
+        self._main = fronts[0]
+        self._light = self._fronts.get("light")
+        self._clock = clock
+        self._stance = Stance()
+        self._delivery = Delivery(limits=limits, metrics=metrics, stance=self._stance, clock=clock)
+        self._gateway_id = uuid.uuid4().hex[:8]
+        self._off_loop = OffLoop()
+
+    @property
+    def tier(self) -> Tier:
+        """The degradation tier in force."""
+        return self._stance.tier
+
+    @property
+    def fronts(self) -> dict[str, PoolFront]:
+        """Pools by the name under which their model answers, the planned one first."""
+        return {front.model_name: front for front in self._fronts.values()}
+
+    @property
+    def ready(self) -> bool:
+        """Whether the main pool has a replica that answers."""
+        return self._main.dispatcher.ready > 0
+
+    def now_s(self) -> float:
+        """This service's clock."""
+        return self._clock()
+
+    def follow(self, directive: Directive) -> None:
+        """Take over what the controller says."""
+        self._stance.tier = directive.tier
+        self._stance.retry_after_s = directive.retry_after_s
+        if directive.replicas is None:
+            return  # those known before stay in use
+        for front in self._fronts.values():
+            front.dispatcher.observe(directive.replicas)
+
+    def report(self) -> GatewayReport:
+        """This gateway's traffic, for the controller."""
+        return GatewayReport(
+            gateway_id=self._gateway_id, sent_s=self._clock(), loads=tuple(self._loads())
+        )
+
+    def refresh_gauges(self) -> None:
+        """Set the gauges to the state of this moment."""
+        for load in self._loads():
+            self.metrics.queued.labels(load.pool).set(load.queued_requests)
+            self.metrics.in_flight.labels(load.pool).set(load.in_flight_tokens)
+            ready = self._fronts[load.pool].dispatcher.ready
+            self.metrics.ready.labels(load.pool).set(ready)
+        self.metrics.tier.set(int(self.tier))
+
+    def front_of(self, model: str) -> PoolFront:
+        """The pool whose model has this name. Raises ApiError (404)."""
+        try:
+            return self.fronts[model]
+        except KeyError:
+            raise unknown_model(model, known=self.fronts) from None
+
+    async def admit(
+        self, raw: bytes, *, kind: BodyKind, priority: Priority, arrived_s: float
+    ) -> Admitted:
+        """Check a request and fit it to the tier. Raises ApiError."""
+        body = await self._off_loop.run(lambda: parse_body(raw, kind), size_bytes=len(raw))
+        asked_front = self.front_of(body.model)
+        asked = await self._fit(body, front=asked_front, size_bytes=len(raw))
+        yields = asked_front is self._main
+        light = await self._light_fit(body, size_bytes=len(raw)) if yields else None
+        # From here on nothing is awaited: tier, line and the place in it belong together.
+        granted = grant(
+            Asked(
+                priority=priority,
+                logprobs=body.wants_logprobs,
+                max_tokens=asked.max_tokens,
+                room=asked.room,
+                served_by_main=yields,
+                light_room=None if light is None else light.room,
+            ),
+            tier=self.tier,
+            output_cap=self.limits.output_cap,
+        )
+        front = self._light if granted.light and self._light is not None else asked_front
+        front.dispatcher.arrived(self._tokens(asked, limit=asked.max_tokens, front=asked_front))
+        self._count_changes(["shed"] if granted.refused else granted.changes)
+        if granted.refused:
+            raise self._stance.busy("The service sheds load", code="overloaded")
+        if front.dispatcher.line_full_for(priority):
+            raise self._stance.busy("The waiting line is full", code="queue_full")
+        return Admitted(
+            front=front,
+            request=EngineRequest(
+                kind="chat" if isinstance(body, ChatBody) else "completions",
+                body=engine_body(body, granted=granted, model=front.model_name),
+                request_id=uuid.uuid4().hex,
+                tokens=self._tokens(asked, limit=granted.max_tokens, front=asked_front),
+            ),
+            priority=priority,
+            headers={TIER_HEADER: str(int(self.tier)), **granted.headers()},
+            arrived_s=arrived_s,
+        )
+
+    def replies(self, admitted: Admitted) -> AsyncGenerator[list[EngineReply], None]:
+        """The answer; see `Delivery.replies`."""
+        return self._delivery.replies(admitted)
+
+    async def _fit(self, body: Body, *, front: PoolFront, size_bytes: int) -> Fit:
+        return await self._off_loop.run(lambda: fit(body, front), size_bytes=size_bytes)
+
+    async def _light_fit(self, body: Body, *, size_bytes: int) -> Fit | None:
+        """How the request would fit the lighter model, None if it cannot be moved there."""
+        light = self._light
+        if light is None or self.tier < Tier.LIGHT_MODEL or light.dispatcher.ready == 0:
+            return None
+        try:
+            return await self._fit(body, front=light, size_bytes=size_bytes)
+        except ApiError:
+            return None
+
+    def _tokens(self, asked: Fit, *, limit: int | None, front: PoolFront) -> float:
+        output = min(front.expected_output if limit is None else limit, asked.room)
+        return predicted_tokens(
+            prompt_tokens=asked.prompt_tokens, max_output_tokens=output * asked.sequences
+        )
+
+    def _count_changes(self, changes: Sequence[str]) -> None:
+        for change in changes:
+            self.metrics.degraded.labels(change.partition("=")[0]).inc()
+
+    def _loads(self) -> list[PoolLoad]:
+        return [front.dispatcher.load() for front in self._fronts.values()]

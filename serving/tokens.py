@@ -1,0 +1,128 @@
+"""How many tokens is this prompt? The served model's own tokenizer and chat template.
+
+Messages reach the template as vLLM hands them over (text parts joined, a tool call's arguments as
+an object), so that the count is the engine's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from serving.errors import bad_request
+from serving.requests import Body, ChatBody, ChatMessage, CompletionBody
+
+# What `apply_chat_template` itself takes: a template may not be replaced or its output changed.
+_RESERVED = frozenset(
+    {
+        "add_generation_prompt",
+        "chat_template",
+        "continue_final_message",
+        "conversation",
+        "documents",
+        "max_length",
+        "padding",
+        "return_assistant_tokens_mask",
+        "return_dict",
+        "return_tensors",
+        "tokenize",
+        "tokenizer_kwargs",
+        "tools",
+        "truncation",
+    }
+)
+
+
+class PromptCounter:
+    """Counts a request's prompt tokens as the engine will see them. `tokenizer`: transformers'.
+
+    May be used from several threads: the first call settles the tokenizer's padding and
+    truncation, after which calls only read it.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._tokenizer("settle")
+
+    @classmethod
+    def load(cls, model_source: str) -> PromptCounter:
+        """With the tokenizer of a model directory or hub id."""
+        from transformers import AutoTokenizer
+
+        return cls(AutoTokenizer.from_pretrained(model_source))
+
+    def count(self, body: Body) -> list[int]:
+        """Tokens of each prompt in the body. Raises ApiError (400)."""
+        counts = (
+            [self._count_chat(body)]
+            if isinstance(body, ChatBody)
+            else [self._count_prompt(prompt, body) for prompt in _prompts(body)]
+        )
+        if not counts or min(counts) == 0:
+            raise bad_request(
+                f"'{body.prompt_field}' holds an empty prompt; send at least one token.",
+                param=body.prompt_field,
+                code="invalid_value",
+            )
+        return counts
+
+    def _count_chat(self, body: ChatBody) -> int:
+        arguments = body.chat_template_kwargs or {}
+        if reserved := sorted(_RESERVED & arguments.keys()):
+            raise bad_request(
+                f"'chat_template_kwargs' may not set {', '.join(reserved)}.",
+                param="chat_template_kwargs",
+                code="invalid_value",
+            )
+        try:
+            encoded = self._tokenizer.apply_chat_template(
+                [_for_template(message) for message in body.messages],
+                tools=body.tools,
+                add_generation_prompt=True,
+                tokenize=True,
+                return_dict=True,
+                **arguments,
+            )
+        except Exception as error:  # templates raise what their authors chose to
+            raise bad_request(
+                f"The messages do not fit the model's chat template: {error}.",
+                param="messages",
+                code="invalid_value",
+            ) from error
+        return len(encoded["input_ids"])
+
+    def _count_prompt(self, prompt: str | list[int], body: CompletionBody) -> int:
+        if isinstance(prompt, list):
+            return len(prompt)
+        special = body.add_special_tokens is not False
+        return len(self._tokenizer(prompt, add_special_tokens=special)["input_ids"])
+
+
+def _prompts(body: CompletionBody) -> Sequence[str | list[int]]:
+    prompt = body.prompt
+    if isinstance(prompt, str):
+        return [prompt]
+    tokens = [item for item in prompt if isinstance(item, int)]
+    return [tokens] if tokens else [item for item in prompt if not isinstance(item, int)]
+
+
+def _for_template(message: ChatMessage) -> dict[str, Any]:
+    data = message.model_dump(exclude_none=True)
+    if isinstance(message.content, list):
+        data["content"] = "\n".join(part.text for part in message.content)
+    data.setdefault("content", "")
+    data["tool_calls"] = [_parsed_call(call) for call in data.get("tool_calls", [])]
+    if not data["tool_calls"]:
+        del data["tool_calls"]
+    return data
+
+
+def _parsed_call(call: Any) -> Any:
+    """A tool call with its arguments as an object; anything unexpected is left to the template."""
+    try:
+        function = dict(call["function"])
+        function["arguments"] = json.loads(function["arguments"])
+    except (TypeError, KeyError, ValueError):
+        return call
+    return {**call, "function": function}

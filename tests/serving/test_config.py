@@ -1,0 +1,134 @@
+from pathlib import Path
+
+import pytest
+
+from autoscaler.params import Mode
+from cluster.errors import ConfigError
+from cluster.model.plan import (
+    ClusterSection,
+    Expectation,
+    LayoutSection,
+    ModelSection,
+    Plan,
+    PoolSection,
+    ReplicaBounds,
+    SloSection,
+    WorkloadSection,
+)
+from serving.config import (
+    ServeConfig,
+    controller_params,
+    in_flight_tokens,
+    load_serve_config,
+    request_tokens,
+)
+
+
+def plan(*, kv_capacity_tokens: int | None = None, goodput_rps: float = 2.0) -> Plan:
+    expected = None
+    if kv_capacity_tokens is not None:
+        expected = Expectation(
+            ttft_s=0.1,
+            tpot_s=0.01,
+            concurrency=4,
+            tokens_per_s_per_device=1,
+            tokens_per_s_per_user=1,
+            goodput_rps=goodput_rps,
+            prefill_tokens_per_s=1,
+            decode_tokens_per_s=1,
+            kv_capacity_tokens=kv_capacity_tokens,
+            memory_bytes={},
+            parts_s={},
+            provenance="test",
+        )
+    model = ModelSection(name="m", source="m", params=1, weight_bytes=1, max_context=100)
+    pool = PoolSection(
+        name="main",
+        model=model,
+        layout=LayoutSection(max_num_seqs=4),
+        replicas=ReplicaBounds(minimum=1, initial=1, maximum=3),
+        expected=expected,
+    )
+    return Plan(
+        cluster=ClusterSection(spec="cpu", device="cpu", nodes=1, devices_per_node=2),
+        workload=WorkloadSection(isl=100, osl=50),
+        slo=SloSection(),
+        pools=(pool,),
+    )
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "serve.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "http: {}\n"])
+def test_every_field_has_a_default(tmp_path: Path, text: str) -> None:
+    assert load_serve_config(written(tmp_path, text)) == load_serve_config(None) == ServeConfig()
+
+
+def test_the_default_address_is_local() -> None:
+    assert ServeConfig().http.host == "127.0.0.1"
+
+
+def test_fields_are_taken(tmp_path: Path) -> None:
+    config = load_serve_config(written(tmp_path, "limits:\n  queue_wait_s: 5\n"))
+    assert config.limits.queue_wait_s == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("limits:\n  max_queue: 5\n", "limits.max_queue"),
+        ("limits:\n  max_queued: 0\n", "limits.max_queued"),
+        ("limits:\n  queue_wait_s: soon\n", "limits.queue_wait_s"),
+        ("http:\n  port: 70000\n", "http.port"),
+        ("steering:\n  mode: bold\n", "steering.mode"),
+        ("gateway: {}\n", "gateway"),
+        ("- http\n", "holds a list"),
+        ("http: [\n", "cannot be read"),
+    ],
+)
+def test_mistakes_name_the_file_and_the_field(tmp_path: Path, text: str, named: str) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        load_serve_config(path)
+    assert named in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"absent\.yaml"):
+        load_serve_config(tmp_path / "absent.yaml")
+
+
+def test_a_replica_holds_its_batch_or_its_kv_cache_whichever_is_less() -> None:
+    batch = 4 * (100 + 50 / 2) * 1.2
+    for capacity, held in ((None, batch), (10**6, batch), (200, 200.0), (0, 1.0)):
+        made = plan(kv_capacity_tokens=capacity)
+        assert in_flight_tokens(made.main, plan=made) == pytest.approx(held)
+
+
+def test_capacity_comes_from_the_expectation() -> None:
+    made = plan(kv_capacity_tokens=10**6, goodput_rps=2.0)
+    (pool,) = controller_params(made, ServeConfig()).pools
+    assert pool.capacity_tokens_per_s == pytest.approx(2 * request_tokens(made))
+    assert (pool.minimum, pool.maximum) == (1, 3)
+
+
+@pytest.mark.parametrize("made", [plan(), plan(kv_capacity_tokens=100, goodput_rps=0)])
+def test_without_an_expectation_capacity_is_still_positive(made: Plan) -> None:
+    (pool,) = controller_params(made, ServeConfig()).pools
+    assert pool.capacity_tokens_per_s > 0
+
+
+def test_steering_that_cannot_work_is_refused_before_it_starts(tmp_path: Path) -> None:
+    text = "steering:\n  target_utilisation: 0.5\n  down_utilisation: 0.9\n"
+    with pytest.raises(ConfigError, match="utilisation"):
+        controller_params(plan(), load_serve_config(written(tmp_path, text)))
+
+
+def test_advisory_mode_reaches_the_controller(tmp_path: Path) -> None:
+    config = load_serve_config(written(tmp_path, "steering:\n  mode: advisory\n"))
+    assert controller_params(plan(), config).mode is Mode.ADVISORY

@@ -1,0 +1,62 @@
+from serving.messages import GatewayReport, PoolLoad
+from serving.observe import FORGET_AFTER_S, Heard, snapshot
+from serving.scaler import DeploymentState
+from tests.serving.fakes import report
+
+
+def state(name: str, *, target: int, running: int, starting: int) -> DeploymentState:
+    return DeploymentState(
+        name=name, status="", target=target, running=running, starting=starting, message=""
+    )
+
+
+def gateway(name: str, *, sent_s: float, scale: float = 1.0) -> GatewayReport:
+    load = PoolLoad(
+        pool="main",
+        arrival_tokens_per_s=10 * scale,
+        in_flight_tokens=20 * scale,
+        queued_tokens=30 * scale,
+        queued_requests=int(4 * scale),
+        oldest_wait_s=5 * scale,
+    )
+    return GatewayReport(gateway_id=name, sent_s=sent_s, loads=(load,))
+
+
+def test_nothing_heard_is_nothing_known_and_not_idle() -> None:
+    seen = snapshot(Heard(), pools=["main"], now_s=100)
+    assert (seen.now_s, seen.pools, seen.loads) == (100, (), ())
+
+
+def test_gateways_are_summed_at_the_age_of_the_oldest() -> None:
+    heard = Heard()
+    heard.gateways = {"a": gateway("a", sent_s=98), "b": gateway("b", sent_s=99, scale=2)}
+    (load,) = snapshot(heard, pools=["main", "light"], now_s=100).loads
+    assert (load.pool, load.observed_s) == ("main", 98)
+    assert (load.arrival_tokens_per_s, load.in_flight_tokens, load.queued_tokens) == (30, 60, 90)
+    assert (load.queued_requests, load.oldest_wait_s) == (12, 10)
+
+
+def test_pools_carry_serves_numbers_and_their_own_replicas() -> None:
+    heard = Heard(
+        deployments={"main": state("main", target=3, running=1, starting=1)}, deployments_s=99
+    )
+    heard.replicas = {
+        "a": report("a", sent_s=98, kv_usage=0.5),
+        "x": report("x", sent_s=98, pool="light"),
+    }
+    (pool,) = snapshot(heard, pools=["main", "light"], now_s=100).pools
+    assert (pool.observed_s, pool.target, pool.ready, pool.pending) == (99, 3, 1, 2)
+    assert [(r.replica_id, r.observed_s, r.kv_usage) for r in pool.replicas] == [("a", 98, 0.5)]
+
+
+def test_replicas_that_start_beyond_the_target_are_pending_too() -> None:
+    heard = Heard(deployments={"main": state("main", target=1, running=1, starting=1)})
+    assert snapshot(heard, pools=["main"], now_s=100).pools[0].pending == 1
+
+
+def test_the_silent_are_forgotten() -> None:
+    heard = Heard()
+    heard.replicas = {"old": report("old", sent_s=0), "new": report("new", sent_s=1)}
+    heard.gateways = {"old": gateway("old", sent_s=0), "new": gateway("new", sent_s=1)}
+    heard.forget(FORGET_AFTER_S + 0.5)
+    assert (set(heard.replicas), set(heard.gateways)) == ({"new"}, {"new"})

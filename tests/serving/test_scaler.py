@@ -1,0 +1,82 @@
+import json
+
+import httpx
+import pytest
+
+from cluster.errors import UnavailableError
+from serving.scaler import ServeScaler
+
+# As Serve's REST interface answers, the fields read and some that are not.
+DETAILS = {
+    "proxies": {},
+    "applications": {
+        "shardwise": {
+            "status": "DEPLOYING",
+            "deployments": {
+                "main": {
+                    "status": "UPSCALING",
+                    "message": "waiting for a bundle",
+                    "target_num_replicas": 3,
+                    "replicas": [
+                        {"state": "RUNNING"},
+                        {"state": "PENDING_MIGRATION"},
+                        {"state": "STARTING"},
+                        {"state": "STOPPING"},
+                    ],
+                }
+            },
+        }
+    },
+}
+
+
+def scaler(handler: object) -> tuple[ServeScaler, list[httpx.Request]]:
+    seen: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        if isinstance(handler, Exception):
+            raise handler
+        assert isinstance(handler, httpx.Response)
+        return handler
+
+    transport = httpx.MockTransport(answer)
+    made = ServeScaler(
+        dashboard_url="http://dashboard", app="shardwise", token="secret", transport=transport
+    )
+    return made, seen
+
+
+async def test_states_are_read() -> None:
+    made, seen = scaler(httpx.Response(200, json=DETAILS))
+    (state,) = (await made.states()).values()
+    assert (state.name, state.target, state.running, state.starting) == ("main", 3, 2, 1)
+    assert state.message == "waiting for a bundle"
+    assert seen[0].headers["Authorization"] == "Bearer secret"
+
+
+async def test_an_application_that_is_not_there_has_no_states() -> None:
+    made, _ = scaler(httpx.Response(200, json={"applications": {}}))
+    assert await made.states() == {}
+
+
+async def test_a_target_is_set() -> None:
+    made, seen = scaler(httpx.Response(200, json={"message": "ok"}))
+    await made.scale("main", 2)
+    assert seen[0].url.path == "/api/v1/applications/shardwise/deployments/main/scale"
+    assert json.loads(seen[0].content) == {"target_num_replicas": 2}
+
+
+@pytest.mark.parametrize(
+    ("handler", "message"),
+    [
+        (httpx.ConnectError("refused"), "Is the Ray dashboard up"),
+        (httpx.Response(200, text="<html>"), "Is the Ray dashboard up"),
+        (httpx.Response(412, json={"error": "external scaler is disabled"}), "scaler is disabled"),
+        (httpx.Response(200, json=[]), "refused"),
+    ],
+)
+async def test_trouble_is_told(handler: object, message: str) -> None:
+    made, _ = scaler(handler)
+    with pytest.raises(UnavailableError, match=message):
+        await made.scale("main", 2)

@@ -1,0 +1,92 @@
+"""The counter over a tokenizer of our own: one token a word, and a chat template."""
+
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import PreTrainedTokenizerFast
+
+from serving.errors import ApiError
+from serving.requests import ChatBody, CompletionBody
+from serving.tokens import PromptCounter
+
+# Role, content, arguments of tool calls one by one, tools; then the turn of the assistant.
+TEMPLATE = (
+    "{% for m in messages %}{% if m['role'] == 'developer' %}{{ raise_exception('no developers') }}"
+    "{% endif %} {{ m['role'] }} {{ m['content'] + '' }}"
+    "{% for c in m.get('tool_calls', []) %}"
+    "{% for k, v in c.function.arguments.items() %} {{ k }} {{ v }}{% endfor %}{% endfor %}"
+    "{% endfor %}{% for t in tools or [] %} tool{% endfor %}{% if polite %} please{% endif %}"
+    " assistant"
+)
+
+
+@pytest.fixture(scope="module")
+def counter() -> PromptCounter:
+    tokenizer = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]")
+    fast.chat_template = TEMPLATE
+    return PromptCounter(fast)
+
+
+def chat(*messages: dict[str, Any], **fields: Any) -> ChatBody:
+    return ChatBody.model_validate({"model": "m", "messages": list(messages), **fields})
+
+
+def text(prompt: object, **fields: Any) -> CompletionBody:
+    return CompletionBody.model_validate({"model": "m", "prompt": prompt, **fields})
+
+
+def test_a_chat_is_counted_through_its_template(counter: PromptCounter) -> None:
+    assert counter.count(chat({"role": "user", "content": "one two"})) == [4]
+
+
+def test_parts_are_counted_as_their_text(counter: PromptCounter) -> None:
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    assert counter.count(chat({"role": "user", "content": parts})) == [4]
+
+
+def test_tools_calls_and_template_arguments_are_counted(counter: PromptCounter) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+    body = chat(
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "42", "tool_call_id": "1"},
+        tools=[{"type": "function", "function": {"name": "f"}}],
+        chat_template_kwargs={"polite": True},
+    )
+    # assistant, a, 1 | tool, 42 | tool | please | assistant
+    assert counter.count(body) == [8]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "counts"),
+    [("one two", [2]), (["one", "two three"], [1, 2]), ([1, 2, 3], [3]), ([[1], [2, 3]], [1, 2])],
+)
+def test_every_prompt_of_a_completion_is_counted(
+    counter: PromptCounter, prompt: object, counts: list[int]
+) -> None:
+    assert counter.count(text(prompt)) == counts
+
+
+@pytest.mark.parametrize("prompt", ["", [], [[]], ["one", ""], [[1], []]])
+def test_an_empty_prompt_is_refused(counter: PromptCounter, prompt: object) -> None:
+    with pytest.raises(ApiError, match="empty prompt") as caught:
+        counter.count(text(prompt))
+    assert (caught.value.status, caught.value.param) == (400, "prompt")
+
+
+def test_messages_the_template_refuses_are_the_callers_error(counter: PromptCounter) -> None:
+    with pytest.raises(ApiError, match="no developers") as caught:
+        counter.count(chat({"role": "developer", "content": "x"}))
+    assert (caught.value.status, caught.value.param) == (400, "messages")
+
+
+@pytest.mark.parametrize("name", ["chat_template", "tokenize", "conversation", "return_dict"])
+def test_the_template_itself_may_not_be_replaced(counter: PromptCounter, name: str) -> None:
+    body = chat({"role": "user", "content": "x"}, chat_template_kwargs={name: "y"})
+    with pytest.raises(ApiError, match=name) as caught:
+        counter.count(body)
+    assert caught.value.param == "chat_template_kwargs"
