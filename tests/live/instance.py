@@ -1,0 +1,91 @@
+"""A real instance for tests: `shardwise up` on a plan, with steering fast enough to watch."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+# Delays of seconds instead of minutes: what is tested is the order of events, not their pace.
+FAST_STEERING = {
+    "tick_s": 1.0,
+    "cold_start_s": 40.0,
+    "up_delay_s": 2.0,
+    "down_delay_s": 8.0,
+    "to_zero_delay_s": 12.0,
+    "tier_enter_s": 3.0,
+    "tier_leave_s": 4.0,
+    "tier_probe_s": 8.0,
+    "wait_limit_s": 20.0,
+    "light_release_s": 5.0,
+}
+
+
+def free_port() -> int:
+    """A port nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@dataclass(frozen=True)
+class LiveInstance:
+    """A running instance and how to reach it."""
+
+    home: Path
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def command(
+        self, *arguments: str, timeout_s: float = 300.0
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a `shardwise` command against this instance."""
+        return subprocess.run(
+            [sys.executable, "-m", "cli.main", *arguments],
+            cwd=REPOSITORY,
+            env={**os.environ, "SHARDWISE_HOME": str(self.home)},
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+
+    def status(self) -> dict[str, Any]:
+        data: dict[str, Any] = httpx.get(f"{self.url}/status", timeout=20.0).json()
+        return data
+
+    def pool(self, name: str) -> dict[str, Any]:
+        return next(pool for pool in self.status()["pools"] if pool["pool"] == name)
+
+    def progress(self) -> dict[str, Any]:
+        data: dict[str, Any] = json.loads((self.home / "instance" / "progress.json").read_text())
+        return data
+
+
+def link_models(home: Path) -> None:
+    """Let an instance with its own home use the models that set-up has made."""
+    from serving.bundled import model_cache
+
+    (home / "models").symlink_to(model_cache(), target_is_directory=True)
+
+
+def write_config(path: Path, *, port: int, steering: dict[str, float]) -> Path:
+    """A serving configuration file."""
+    limits = {"queue_wait_s": 90.0, "output_cap": 24}
+    config = {"http": {"port": port}, "limits": limits, "steering": steering}
+    path.write_text(yaml.safe_dump(config))
+    return path

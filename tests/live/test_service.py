@@ -1,0 +1,218 @@
+"""The way of a user through the running service."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+import httpx
+import openai
+import psutil
+import pytest
+
+from tests.live.instance import LiveInstance
+from tests.live.load import Load, Outcome
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
+
+MODEL = "smollm2-135m-instruct"
+QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+
+
+def until(condition: Callable[[], bool], *, limit_s: float, what: str) -> float:
+    """Wait for a condition; returns the seconds it took."""
+    started_s = time.monotonic()
+    while time.monotonic() - started_s < limit_s:
+        if condition():
+            return time.monotonic() - started_s
+        time.sleep(0.5)
+    raise AssertionError(f"not within {limit_s} s: {what}")
+
+
+def ask(live: LiveInstance, **changes: object) -> httpx.Response:
+    body = {"model": MODEL, "messages": QUESTION, "max_tokens": 12, "temperature": 0, **changes}
+    return httpx.post(f"{live.url}/v1/chat/completions", json=body, timeout=120.0)
+
+
+def test_openai_client_streams_the_right_answer(live: LiveInstance) -> None:
+    client = openai.OpenAI(base_url=f"{live.url}/v1", api_key="none")
+    with client:
+        stream = client.chat.completions.create(
+            model=MODEL,
+            messages=QUESTION,
+            max_tokens=16,
+            temperature=0,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        chunks = list(stream)
+    text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+    assert "Paris" in text
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens > 0
+
+
+def test_openai_client_completes_and_lists(live: LiveInstance) -> None:
+    with openai.OpenAI(base_url=f"{live.url}/v1", api_key="none") as client:
+        assert [m.id for m in client.models.list()] == [MODEL, f"{MODEL}-int8"]
+        answer = client.completions.create(
+            model=MODEL, prompt="The capital of France is", max_tokens=4, temperature=0
+        )
+        assert "Paris" in answer.choices[0].text
+        whole = client.chat.completions.create(
+            model=MODEL, messages=QUESTION, max_tokens=12, temperature=0, logprobs=True
+        )
+    assert "Paris" in (whole.choices[0].message.content or "")
+    assert whole.choices[0].logprobs is not None
+    assert whole.usage is not None
+
+
+def test_chat_and_status_commands(live: LiveInstance) -> None:
+    chat = live.command("chat", "What is the capital of France?")
+    assert chat.returncode == 0
+    assert "Paris" in chat.stdout
+    shown = live.command("status")
+    for word in ("tier", "main", "light", "forecast", "queued", "decisions"):
+        assert word in shown.stdout
+    status = json.loads(live.command("status", "--json").stdout)
+    assert status["pools"][0]["ready"] == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "code"),
+    [
+        ({"model": "gpt-17"}, 404, "model_not_found"),
+        ({"messages": [{"role": "wizard", "content": "hi"}]}, 400, "invalid_value"),
+        ({"temperature": "hot"}, 400, "invalid_value"),
+        ({"max_token": 3}, 400, "unknown_parameter"),
+        (
+            {"messages": [{"role": "user", "content": "word " * 2000}]},
+            400,
+            "context_length_exceeded",
+        ),
+        ({"max_tokens": 5000}, 400, "context_length_exceeded"),
+    ],
+)
+def test_bad_requests_say_what_is_wrong(
+    live: LiveInstance, changes: dict[str, object], status: int, code: str
+) -> None:
+    response = ask(live, **changes)
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (status, code)
+    assert error["message"]
+
+
+def test_malformed_json_is_a_400(live: LiveInstance) -> None:
+    response = httpx.post(f"{live.url}/v1/chat/completions", content=b'{"model": ', timeout=30.0)
+    assert response.status_code == 400
+    assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_a_cancelled_stream_leaves_the_engine(live: LiveInstance) -> None:
+    body = {"model": MODEL, "messages": QUESTION, "max_tokens": 800, "ignore_eos": True}
+    with httpx.stream(
+        "POST", f"{live.url}/v1/chat/completions", json={**body, "stream": True}, timeout=60.0
+    ) as response:
+        lines = response.iter_lines()
+        next(lines)
+        until(lambda: running(live) == 1, limit_s=20, what="the engine runs the request")
+    until(lambda: running(live) == 0, limit_s=10, what="the engine dropped the request")
+
+
+def test_a_caller_that_gives_up_leaves_the_engine(live: LiveInstance) -> None:
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(
+            f"{live.url}/v1/chat/completions",
+            json={"model": MODEL, "messages": QUESTION, "max_tokens": 800, "ignore_eos": True},
+            timeout=3.0,
+        )
+    until(lambda: running(live) == 0, limit_s=10, what="the engine dropped the request")
+
+
+def running(live: LiveInstance) -> int:
+    return sum(replica["running"] for replica in live.status()["replicas"])
+
+
+def test_metrics_have_the_gateway_series(live: LiveInstance) -> None:
+    text = httpx.get(f"{live.url}/metrics", timeout=30.0).text
+    for name in ("shardwise_requests_total", "shardwise_ttft_seconds_bucket", "shardwise_tier"):
+        assert name in text
+
+
+def test_nothing_listens_beyond_loopback(live: LiveInstance) -> None:
+    head = psutil.Process(int((live.home / "instance" / "head.pid").read_text()))
+    ours = {process.pid for process in [head, *head.children(recursive=True)]}
+    open_to_all = {
+        (process.pid, connection.laddr)
+        for process in psutil.process_iter()
+        if process.pid in ours
+        for connection in process.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+        and connection.laddr.ip.removeprefix("::ffff:") != "127.0.0.1"
+    }
+    assert not open_to_all
+
+
+def test_surge_scales_then_degrades_then_all_comes_back(live: LiveInstance) -> None:
+    load = Load(live.url, callers=24, limit_s=300.0)
+    result: list[Outcome] = []
+    thread = threading.Thread(target=lambda: result.append(asyncio.run(load.run())))
+    thread.start()
+    try:
+        until(lambda: live.pool("main")["ready"] == 2, limit_s=150, what="a second replica")
+        until(lambda: live.status()["tier"] == 4, limit_s=120, what="the highest tier")
+        until(lambda: load.outcome.changes["light-model"] > 0, limit_s=150, what="the light model")
+    finally:
+        load.stop()
+        thread.join(timeout=200)
+    outcome = result[0]
+    for change in ("logprobs-off", "max-tokens", "light-model"):
+        assert outcome.changes[change] > 0
+    assert outcome.statuses[429] > 0
+    assert all(seconds.isdigit() and int(seconds) >= 1 for seconds in outcome.retry_after)
+    assert set(outcome.statuses) <= {200, 429}
+    assert not outcome.malformed
+    assert not outcome.broken
+    until(lambda: live.status()["tier"] == 0, limit_s=120, what="the tiers to step down")
+    until(lambda: live.pool("main")["target"] == 1, limit_s=90, what="one replica again")
+    reasons = [d["reason"] for d in live.status()["decisions"]]
+    assert all(reasons)
+
+
+def test_decision_log_replays_to_the_same_decisions(live: LiveInstance) -> None:
+    replayed = live.command("replay", str(live.home / "instance" / "decisions.jsonl"))
+    assert replayed.returncode == 0, replayed.stdout + replayed.stderr
+
+
+def test_killed_replica_costs_nobody_an_answer(live: LiveInstance) -> None:
+    until(lambda: live.pool("main")["ready"] == 1, limit_s=60, what="one replica")
+    victim = next(r for r in live.status()["replicas"] if r["pool"] == "main")
+    load = Load(live.url, callers=3, limit_s=120.0)
+    result: list[Outcome] = []
+    thread = threading.Thread(target=lambda: result.append(asyncio.run(load.run())))
+    thread.start()
+    time.sleep(3.0)
+    os.kill(victim["pid"], signal.SIGKILL)
+    killed_s = time.monotonic()
+    answer = ask(live)
+    recovered_s = time.monotonic() - killed_s
+    load.stop()
+    thread.join(timeout=180)
+    assert answer.status_code == 200, answer.text
+    assert "Paris" in answer.json()["choices"][0]["message"]["content"]
+    assert not result[0].malformed
+    # A stream that was under way ends with an error event; everything else is answered.
+    assert set(result[0].broken) <= {"stream"}
+    assert set(result[0].statuses) <= {200, 429, 503}
+    print(f"answered {recovered_s:.1f} s after the kill")
+
+
+def test_second_instance_in_one_home_is_refused(live: LiveInstance) -> None:
+    refused = live.command("up", str(live.home / "plan.json"))
+    assert refused.returncode == 2
+    assert "already running" in refused.stderr
