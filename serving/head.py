@@ -251,7 +251,7 @@ def _waiting_for() -> str:
         return "deploying the application"
     parts = []
     for name, deployment in deployments.items():
-        states = {state.value: count for state, count in deployment.replica_states.items()}
+        states = {str(getattr(s, "value", s)): n for s, n in deployment.replica_states.items()}
         wanted = sum(states.values())
         if wanted and states.get("RUNNING", 0) < wanted:
             doing = "loading the model" if name != "gateway" else "loading the tokenizer"

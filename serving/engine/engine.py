@@ -39,7 +39,8 @@ class Engine:
         if spec.device_kind == "cpu":
             # Three serial imports become one and a fork: the difference is most of a cold start.
             fork_server = fast_start.preload_engine_processes()
-        server_class, config = await asyncio.to_thread(_configure, spec)
+        with fast_start.undisturbed_imports():
+            server_class, config = await asyncio.to_thread(_configure, spec)
         if fork_server is not None:
             fast_start.use_for_engine_core(fork_server)
         server = server_class.sync_init(config)
@@ -91,7 +92,12 @@ def _configure(spec: EngineSpec) -> tuple[Any, LLMConfig]:
     from ray.serve.llm import LLMConfig
     from ray.serve.llm.deployment import LLMServer
 
-    class _LoadInPlace(CallbackBase):  # type: ignore[misc]  # Ray's is untyped
+    class QuietServer(LLMServer):  # type: ignore[misc]  # Ray's is untyped
+        # Otherwise every start waits seconds for an actor that reports usage, switched off or not.
+        async def _start_engine(self) -> None:
+            await self.engine.start()
+
+    class LoadInPlace(CallbackBase):  # type: ignore[misc]  # Ray's is untyped
         # Otherwise every start waits for a task per node that imports vLLM only to look whether
         # the model is there; vLLM finds a directory or fetches a hub id by itself.
         async def on_before_node_init(self) -> None:
@@ -103,11 +109,11 @@ def _configure(spec: EngineSpec) -> tuple[Any, LLMConfig]:
         placement_group_config={"bundles": [dict(bundle) for bundle in spec.bundles]},
         # vLLM's own Prometheus logger: its gauges are read in this process by `Engine.stats`.
         log_engine_metrics=False,
-        callback_config=CallbackConfig(callback_class=_LoadInPlace),
+        callback_config=CallbackConfig(callback_class=LoadInPlace),
     )
     if spec.device_kind == "cpu":
         _run_cpu_ranks(config, ranks=len(spec.bundles))
-    return LLMServer, config
+    return QuietServer, config
 
 
 def _run_cpu_ranks(config: LLMConfig, *, ranks: int) -> None:

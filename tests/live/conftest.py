@@ -13,7 +13,7 @@ from tests.live.instance import FAST_STEERING, LiveInstance, free_port, link_mod
 pytest.importorskip("vllm", reason="needs the cpu or gpu extra")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveInstance]:
     """The bundled model planned for this machine and served: main 1 to 2, light 0 to 1."""
     home = tmp_path_factory.mktemp("home")
