@@ -22,6 +22,7 @@ from rich.console import Console
 from cli.console import out
 from cluster.errors import InputError, UnavailableError
 from cluster.model.plan import Plan, load_plan
+from cluster.ray_backend.inventory import local_cluster
 from serving.config import ServeConfig, controller_params, load_serve_config
 from serving.instance import INSTANCE_VARIABLE, Instance, Progress
 from serving.sources import resolve_sources
@@ -51,8 +52,15 @@ def command(
     sources = resolve_sources(loaded)
     _check_servable(loaded)
     instance = Instance.default()
-    _check_free(instance, settings)
     console = out()
+    running = _same_already_running(instance, loaded)
+    if running is not None:
+        console.print("already running, with this plan")
+        _print_ready(running, console)
+        return
+    if address is None:
+        _check_devices(loaded)
+    _check_free(instance, settings)
     for pool in loaded.pools:
         bounds = pool.replicas
         console.print(
@@ -91,6 +99,25 @@ def stop(instance: Instance, pid: int | None, *, patience_s: float = 60.0) -> in
     return instance.sweep(grace_s=5.0)
 
 
+def _check_devices(plan: Plan) -> None:
+    """Whether this machine has what the plan's first replicas need, before Ray is started."""
+    devices = local_cluster().groups[0]
+    if devices.device.kind != plan.cluster.device_kind:
+        raise InputError(
+            f"the plan is for {plan.cluster.devices} x {plan.cluster.device}, this machine has "
+            f"{devices.devices} x {devices.device.name}. Fix: plan with `--cluster local`, or "
+            "deploy on a cluster with such devices with --address."
+        )
+    main = plan.main
+    needed = main.layout.to_layout(replicas=main.replicas.initial).devices
+    if needed > devices.devices:
+        raise InputError(
+            f"pool '{main.name}' needs {needed} x {plan.cluster.device} to start "
+            f"({main.layout.to_layout(replicas=main.replicas.initial).describe()}), this machine "
+            f"has {devices.devices}. Fix: plan with `--cluster local`, or pass --address."
+        )
+
+
 def _check_servable(plan: Plan) -> None:
     for pool in plan.pools:
         if pool.layout.dp > 1:
@@ -101,10 +128,18 @@ def _check_servable(plan: Plan) -> None:
             )
 
 
+def _same_already_running(instance: Instance, plan: Plan) -> Progress | None:
+    """The progress of a ready instance that serves this very plan."""
+    progress = instance.progress()
+    if instance.head() is None or progress is None or progress.phase != "ready":
+        return None
+    return progress if load_plan(instance.plan_path) == plan else None
+
+
 def _check_free(instance: Instance, settings: ServeConfig) -> None:
     if instance.head() is not None:
         raise InputError(
-            f"an instance is already running (state in {instance.directory}). Fix: "
+            f"another plan is already being served (state in {instance.directory}). Fix: "
             "`shardwise down` first, or set SHARDWISE_HOME to run another beside it."
         )
     instance.sweep(grace_s=2.0)  # left by a head that was killed

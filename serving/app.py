@@ -17,6 +17,7 @@ from ray.serve.config import RequestRouterConfig
 
 from cluster.model.plan import Plan, PoolSection
 from cluster.ray_backend.bundles import PlacementBundles, replica_bundles
+from cluster.ray_backend.capacity import PoolNeed
 from serving.config import ServeConfig, controller_params
 from serving.controller_actor import ControllerActor, ControllerSpec
 from serving.engine.replica import EngineReplica
@@ -84,13 +85,24 @@ def build(deployment: Deployment) -> serve.Application:
     return gateway.bind(spec, **pools)
 
 
-def _pool(pool: PoolSection, deployment: Deployment) -> serve.Application:
-    cluster = deployment.plan.cluster
-    placement = replica_bundles(
+def first_replicas(plan: Plan) -> list[PoolNeed]:
+    """What the pools ask Ray for when they start."""
+    return [
+        PoolNeed(pool=pool.name, replicas=pool.replicas.initial, placement=_placement(pool, plan))
+        for pool in plan.pools
+    ]
+
+
+def _placement(pool: PoolSection, plan: Plan) -> PlacementBundles:
+    return replica_bundles(
         pool.layout.to_layout(replicas=1),
-        device_kind=cluster.device_kind,
-        devices_per_node=cluster.devices_per_node,
+        device_kind=plan.cluster.device_kind,
+        devices_per_node=plan.cluster.devices_per_node,
     )
+
+
+def _pool(pool: PoolSection, deployment: Deployment) -> serve.Application:
+    placement = _placement(pool, deployment.plan)
     engine = serve.deployment(
         EngineReplica,
         name=pool.name,

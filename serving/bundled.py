@@ -92,8 +92,10 @@ def prepare(progress: Callable[[str], None]) -> list[Path]:
 
 def _convert(target: Path) -> None:
     import torch
+    import transformers
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    transformers.utils.logging.disable_progress_bar()
     source = _packaged_gguf()
     directory, file = str(source.parent), source.name
     tokenizer = AutoTokenizer.from_pretrained(directory, gguf_file=file)

@@ -27,6 +27,7 @@ from ray import serve
 
 from cluster.errors import ShardwiseError, UnavailableError
 from cluster.model.plan import Plan, load_plan
+from cluster.ray_backend.capacity import check_capacity
 from serving import app
 from serving.config import ServeConfig, load_serve_config
 from serving.instance import Instance, Progress
@@ -83,6 +84,7 @@ class Head:
     def _up(self) -> None:
         sources = resolve_sources(self._orders.plan)
         context = self._start_ray()
+        check_capacity(app.first_replicas(self._orders.plan), _nodes())
         self._listen()  # Ray has put its own handlers there
         self._tell("starting Serve and the controller", dashboard=context.dashboard_url)
         http = self._orders.config.http
@@ -243,11 +245,16 @@ class _StopRequested(Exception):  # noqa: N818  # not an error: the user asked f
     """SIGTERM came while the instance was starting."""
 
 
+def _nodes() -> list[dict[str, float]]:
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
 def _waiting_for() -> str:
     """What Serve is doing, in words."""
     try:
         deployments = serve.status().applications[APP].deployments
-    except Exception:
+    except Exception as error:
+        logger.info("no status yet: %r", error)
         return "deploying the application"
     parts = []
     for name, deployment in deployments.items():

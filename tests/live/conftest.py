@@ -1,4 +1,4 @@
-"""One instance of the real thing for all live tests: Ray, Serve, vLLM, the bundled model."""
+"""One instance of the real thing per module of live tests: Ray, Serve, vLLM, the bundled model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveInstance]:
     )
     assert planned.returncode == 0, planned.stderr
     _small_batches(plan)
-    config = write_config(home / "serve.yaml", port=instance.port, steering=FAST_STEERING)
+    config = write_config(instance.config, port=instance.port, steering=FAST_STEERING)
     try:
         up = instance.command("up", str(plan), "--config", str(config), timeout_s=420.0)
         assert up.returncode == 0, up.stdout + up.stderr

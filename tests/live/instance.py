@@ -47,6 +47,10 @@ class LiveInstance:
     port: int
 
     @property
+    def config(self) -> Path:
+        return self.home / "serve.yaml"
+
+    @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 

@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import httpx
 import openai
@@ -212,7 +213,18 @@ def test_killed_replica_costs_nobody_an_answer(live: LiveInstance) -> None:
     print(f"answered {recovered_s:.1f} s after the kill")
 
 
-def test_second_instance_in_one_home_is_refused(live: LiveInstance) -> None:
-    refused = live.command("up", str(live.home / "plan.json"))
+def test_up_again_with_the_same_plan_changes_nothing(live: LiveInstance) -> None:
+    again = live.command("up", str(live.home / "plan.json"), "--config", str(live.config))
+    assert again.returncode == 0, again.stderr
+    assert "already running" in again.stdout
+    assert f"{live.url}/v1" in again.stdout
+
+
+def test_another_plan_in_one_home_is_refused(live: LiveInstance, tmp_path: Path) -> None:
+    plan = json.loads((live.home / "plan.json").read_text())
+    plan["workload"]["isl"] += 1
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(plan))
+    refused = live.command("up", str(other))
     assert refused.returncode == 2
-    assert "already running" in refused.stderr
+    assert "already being served" in refused.stderr
