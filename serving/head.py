@@ -8,6 +8,7 @@ It runs in a session of its own and survives the terminal. SIGTERM ends it and a
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import ctypes
 import logging
@@ -16,6 +17,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,9 @@ from cluster.model.plan import Plan, load_plan
 from cluster.ray_backend.capacity import check_capacity
 from serving import app
 from serving.config import ServeConfig, load_serve_config
+from serving.diagnosis import failure, waiting_for
 from serving.instance import Instance, Progress
+from serving.scaler import DeploymentState, ServeScaler
 from serving.sources import resolve_sources
 
 APP = "shardwise"
@@ -57,6 +61,7 @@ class Head:
         self._orders = orders
         self._progress = Progress(phase="starting", doing="starting Ray", namespace=NAMESPACE)
         self._stop = threading.Event()
+        self._logs: Path | None = None  # Ray's, where it is started here
 
     def run(self) -> int:
         """Bring the instance up, keep it, take it down. Returns the exit code."""
@@ -120,7 +125,7 @@ class Head:
         if plan.cluster.device_kind == "cpu":
             # A CPU rank is a share of the cores, not a core: the light pool may exceed the count.
             resources["num_cpus"] = max(ranks, psutil.cpu_count() or 1)
-        return ray.init(
+        context = ray.init(
             address="local",
             namespace=NAMESPACE,
             dashboard_host="127.0.0.1",
@@ -129,6 +134,8 @@ class Head:
             log_to_driver=False,
             **resources,
         )
+        self._logs = Path(context.address_info["session_dir"]) / "logs"
+        return context
 
     def _deploy(self, application: serve.Application) -> None:
         """Deploy, telling meanwhile what Serve is waiting for."""
@@ -144,14 +151,23 @@ class Head:
         thread = threading.Thread(target=deploy, daemon=True)
         thread.start()
         while thread.is_alive():
-            self._tell(_waiting_for())
+            self._tell(waiting_for(self._states()))
             thread.join(timeout=1.0)
             self._check_stop()
         if outcome[0] is not None:
-            raise UnavailableError(
-                f"the application did not start: {_reason() or outcome[0]}. The replicas' output "
-                f"is in {self._instance.output_path} and in Ray's log directory."
-            )
+            why = failure(self._states(), logs=self._logs) or str(outcome[0])
+            where = f" The engine's output is in {self._logs}." if self._logs else ""
+            raise UnavailableError(f"the application did not start: {why.rstrip('.')}.{where}")
+
+    def _states(self) -> Mapping[str, DeploymentState]:
+        """The deployments as Serve reports them, none if it does not answer yet."""
+        scaler = ServeScaler(
+            dashboard_url=f"http://{self._progress.dashboard}", app=APP, token=_auth_token()
+        )
+        try:
+            return asyncio.run(scaler.states())
+        except UnavailableError:
+            return {}
 
     def _wait_until_ready(self) -> None:
         http = self._orders.config.http
@@ -247,36 +263,6 @@ class _StopRequested(Exception):  # noqa: N818  # not an error: the user asked f
 
 def _nodes() -> list[dict[str, float]]:
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
-
-
-def _waiting_for() -> str:
-    """What Serve is doing, in words."""
-    try:
-        deployments = serve.status().applications[APP].deployments
-    except Exception as error:
-        logger.info("no status yet: %r", error)
-        return "deploying the application"
-    parts = []
-    for name, deployment in deployments.items():
-        states = {str(getattr(s, "value", s)): n for s, n in deployment.replica_states.items()}
-        wanted = sum(states.values())
-        if wanted and states.get("RUNNING", 0) < wanted:
-            doing = "loading the model" if name != "gateway" else "loading the tokenizer"
-            parts.append(f"{name} {states.get('RUNNING', 0)}/{wanted} ready, {doing}")
-    return "; ".join(parts) or "deploying the application"
-
-
-def _reason() -> str:
-    """Why the application failed, the last line of the first deployment that says."""
-    try:
-        deployments = serve.status().applications[APP].deployments
-    except Exception:
-        return ""
-    for name, deployment in deployments.items():
-        lines = [line.strip() for line in deployment.message.splitlines() if line.strip()]
-        if "FAILED" in str(deployment.status) or "UNHEALTHY" in str(deployment.status):
-            return f"{name}: {lines[-1] if lines else deployment.status}"
-    return ""
 
 
 def _auth_token() -> str | None:
