@@ -1,4 +1,4 @@
-"""How many controller steps per second? `python bench/controller.py [--quick] [--json]`.
+"""How many controller steps per second? `python bench/controller.py [--quick] [--json FILE]`.
 
 Steps over the snapshots of a virtual day with a surge, one core, state carried along.
 """
@@ -22,7 +22,7 @@ from autoscaler.virtual import Scenario, run
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of the work")
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    parser.add_argument("--json", type=Path, help="write the figures here")
     arguments = parser.parse_args()
 
     pools = tuple(
@@ -60,11 +60,10 @@ def main() -> None:
         "us_per_step": 1e6 * step_s / len(snapshots),
         "virtual_seconds_per_second": duration_s / virtual_s,
     }
-    if arguments.json:
-        print(json.dumps({"bench": "controller", **figures}))
-        return
     for name, value in figures.items():
         print(f"{name:28} {value:,.1f}")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ start-up cancel, and the time to the first token of one prompt. The cost model's
 core stands beside each figure, with the ratio of the two; `process_bytes` is what the engine's
 processes hold beside weights and cache (proportional set size).
 
-    python -m bench.cpu_engine [--quick] [--threads N] [--model NAME|DIR] [--json [FILE]]
+    python -m bench.cpu_engine [--quick] [--threads N] [--model NAME|DIR] [--json FILE]
 """
 
 from __future__ import annotations
@@ -169,9 +169,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="cores the engine computes on")
     parser.add_argument("--executor", choices=sorted(EXECUTORS), default="uni")
     parser.add_argument("--model", default=HEAVY, help="a bundled model's name, or a directory")
-    parser.add_argument(
-        "--json", nargs="?", const="-", help="JSON instead of a table; also to this file"
-    )
+    parser.add_argument("--json", type=Path, help="write the figures here")
     arguments = parser.parse_args()
     path = Path(arguments.model)
     try:
@@ -189,21 +187,17 @@ def main() -> None:
         "process_bytes": held,
         "figures": [asdict(figure) | {"ratio": figure.ratio} for figure in figures],
     }
-    if arguments.json is None:
+    print(
+        f"{path.name}, {arguments.threads} thread(s), started in {start_s:.0f} s, "
+        f"{held / 1024**3:.2f} GiB beside weights and cache"
+    )
+    for figure in figures:
         print(
-            f"{path.name}, {arguments.threads} thread(s), started in {start_s:.0f} s, "
-            f"{held / 1024**3:.2f} GiB beside weights and cache"
+            f"{figure.what:<36} measured {figure.measured:8.1f}  estimated "
+            f"{figure.estimated:8.1f}  ratio {figure.ratio:.2f}"
         )
-        for figure in figures:
-            print(
-                f"{figure.what:<36} measured {figure.measured:8.1f}  estimated "
-                f"{figure.estimated:8.1f}  ratio {figure.ratio:.2f}"
-            )
-        return
-    text = json.dumps(report, indent=2)
-    print(text)
-    if arguments.json != "-":
-        Path(arguments.json).write_text(text + "\n", encoding="utf-8")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

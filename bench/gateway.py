@@ -1,4 +1,4 @@
-"""What does the gateway add to a request? `python bench/gateway.py [--quick] [--json]`.
+"""What does the gateway add to a request? `python bench/gateway.py [--quick] [--json FILE]`.
 
 The whole HTTP application in this process over replicas that answer at once, one core; beside it a
 bare FastAPI route under the same client, so that the client's own cost cancels out. No tokenizer,
@@ -76,15 +76,14 @@ async def measure(*, count: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of the work")
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    parser.add_argument("--json", type=Path, help="write the figures here")
     arguments = parser.parse_args()
     logging.disable(logging.INFO)  # httpx tells of every request
     figures = asyncio.run(measure(count=256 if arguments.quick else 2560))
-    if arguments.json:
-        print(json.dumps({"bench": "gateway", **figures}))
-        return
     for name, value in figures.items():
         print(f"{name:28} {value:,.2f}")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

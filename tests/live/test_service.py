@@ -16,6 +16,7 @@ import openai
 import psutil
 import pytest
 
+from serving.instance import Instance
 from tests.live.instance import LiveInstance
 from tests.live.load import Load, Outcome
 
@@ -213,6 +214,38 @@ def test_killed_replica_costs_nobody_an_answer(live: LiveInstance) -> None:
     print(f"answered {recovered_s:.1f} s after the kill")
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "VLLM::EngineCore",
+        "ServeReplica:shardwise:gateway",
+        "ControllerActor",
+    ],
+)
+def test_any_other_process_may_die(live: LiveInstance, name: str) -> None:
+    until(lambda: live.pool("main")["ready"] >= 1, limit_s=90, what="a replica")
+    head = psutil.Process(int((live.home / "instance" / "head.pid").read_text()))
+    victim = next(p for p in head.children(recursive=True) if name in " ".join(p.cmdline()))
+    victim.kill()
+    until(lambda: answers(live), limit_s=90, what=f"an answer after {name} died")
+    until(lambda: controller_answers(live), limit_s=30, what="the controller to answer")
+
+
+def answers(live: LiveInstance) -> bool:
+    try:
+        response = ask(live)
+    except httpx.HTTPError:
+        return False
+    return response.status_code == 200 and "Paris" in response.text
+
+
+def controller_answers(live: LiveInstance) -> bool:
+    try:
+        return live.pool("main")["ready"] == 1
+    except (httpx.HTTPError, KeyError):
+        return False
+
+
 def test_up_again_with_the_same_plan_changes_nothing(live: LiveInstance) -> None:
     again = live.command("up", str(live.home / "plan.json"), "--config", str(live.config))
     assert again.returncode == 0, again.stderr
@@ -228,3 +261,16 @@ def test_another_plan_in_one_home_is_refused(live: LiveInstance, tmp_path: Path)
     refused = live.command("up", str(other))
     assert refused.returncode == 2
     assert "already being served" in refused.stderr
+
+
+def test_what_a_killed_head_leaves_is_ended_by_down(live: LiveInstance) -> None:
+    """The last of this module: the service is gone after it."""
+    state = Instance(live.home / "instance")
+    head = state.head()
+    assert head is not None
+    head.kill()
+    head.wait(timeout=10)
+    assert live.command("status").returncode == 4
+    down = live.command("down")
+    assert down.returncode == 0, down.stderr
+    assert state.processes() == []
