@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from cluster.errors import UnknownNameError
+from cluster.model.catalogue import hub_id
 from cluster.model.plan import Plan, PoolSection
 from cluster.ray_backend.bundles import replica_bundles
 
@@ -43,12 +44,17 @@ def vllm(plan: Plan) -> tuple[ExportFile, ...]:
     """A shell script with the `vllm serve` command line of a replica of each pool."""
     blocks = ["#!/bin/sh\n# One replica of each pool; ports and machines are up to the caller.\n"]
     for pool in plan.pools:
-        words = [pool.model.source, "--served-model-name", pool.model.name]
+        words = [_weights(pool), "--served-model-name", pool.model.name]
         for name, value in pool.engine_args.items():
             words += _flag(name, value)
         lines = " \\\n".join(["vllm serve " + shlex.quote(words[0]), *_pairs(words[1:])])
         blocks.append(f"# pool {pool.name}: {_replicas(pool)}\n{lines}\n")
     return (ExportFile(path="serve.sh", text="\n".join(blocks)),)
+
+
+def _weights(pool: PoolSection) -> str:
+    """What another system loads: a catalogue name is ours alone, its repository everyone's."""
+    return hub_id(pool.model.source) or pool.model.source
 
 
 def nim(plan: Plan) -> tuple[ExportFile, ...]:
@@ -61,7 +67,7 @@ def nim(plan: Plan) -> tuple[ExportFile, ...]:
             degrees["dp"] = layout.dp
         parallelism = ",".join(f"{name}={value}" for name, value in degrees.items())
         lines.append(
-            f"--model {shlex.quote(pool.model.source)} --parallelism {parallelism} "
+            f"--model {shlex.quote(_weights(pool))} --parallelism {parallelism} "
             f"--chunk_size {layout.max_num_batched_tokens}\n"
         )
     return (ExportFile(path="nim.txt", text="".join(lines)),)
@@ -72,7 +78,7 @@ def triton(plan: Plan) -> tuple[ExportFile, ...]:
     files = []
     for pool in plan.pools:
         name = pool.model.name.replace("/", "--")
-        engine = {"model": pool.model.source, **pool.engine_args}
+        engine = {"model": _weights(pool), **pool.engine_args}
         files.append(
             ExportFile(
                 path=f"{name}/config.pbtxt",

@@ -148,3 +148,8 @@ def test_an_unknown_format_names_the_known_ones(tmp_path):
     result = call(tmp_path, "--format", "vlm")
     assert isinstance(result.exception, UnknownNameError)
     assert "Did you mean vllm?" in str(result.exception)
+
+
+def test_a_catalogue_name_is_exported_as_its_repository() -> None:
+    named = parse_plan(PLAN.replace("deepseek-ai/DeepSeek-V3", "deepseek-v3"), source="test")
+    assert export(named, "vllm") == export(parse_plan(PLAN, source="test"), "vllm")
