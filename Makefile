@@ -14,6 +14,9 @@ export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 INSTALL := $(BIN)/uv pip install --quiet --no-deps --compile-bytecode
 
 PLAN := plans/local.json
+# On CPUs a second replica and a lighter model share the cores; GPUs are filled as they are.
+SIZE_cpu := --max-replicas 2 --light smollm2-135m-instruct-int8
+SIZE_gpu := --max-dp 1
 
 resolve = $(BIN)/uv pip compile --quiet pyproject.toml --extra serve --extra $(1) --extra dev \
     --override requirements/$(1).overrides --python-version 3.11 \
@@ -25,8 +28,8 @@ resolve = $(BIN)/uv pip compile --quiet pyproject.toml --extra serve --extra $(1
 up: $(BIN)/.installed  ## Install, plan for this machine, serve the bundled model, ask it a question
 	$(BIN)/shardwise setup
 	$(BIN)/shardwise plan --model smollm2-135m-instruct --cluster local \
-	    --light smollm2-135m-instruct-int8 --isl 256 --osl 128 --ttft 10s --tpot 500ms \
-	    --max-model-len 2048 --max-replicas 2 --out $(PLAN)
+	    --isl 256 --osl 128 --ttft 10s --tpot 500ms --max-model-len 2048 \
+	    $(SIZE_$(HARDWARE)) --out $(PLAN)
 	$(BIN)/shardwise up $(PLAN)
 	$(BIN)/shardwise chat "What is the capital of France?"
 

@@ -113,6 +113,13 @@ def parse_line(line: str, *, source: str) -> Record:
             problem=f"is not JSON (column {error.colno}: {error.msg}).",
             fix="if the writer was interrupted in its last line, remove that line.",
         ) from error
+    except (RecursionError, ValueError) as error:  # nested too deep, or an integer too long
+        raise ConfigError(
+            source=source,
+            field="",
+            problem=f"cannot be read as JSON ({error}).",
+            fix="remove the line: the controller did not write it.",
+        ) from error
     reader = Reader(data, source=source)
     kind = reader.text("kind")
     if kind == "header":

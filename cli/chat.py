@@ -10,7 +10,7 @@ import httpx
 import typer
 
 from cli.console import out
-from cluster.errors import UnavailableError
+from cluster.errors import InputError, ShardwiseError, UnavailableError
 from serving.instance import Instance
 
 _TIMEOUT = httpx.Timeout(10.0, read=300.0)
@@ -59,7 +59,7 @@ def _stream(endpoint: str, body: dict[str, Any]) -> Iterator[str]:
         with httpx.stream("POST", url, json=body, timeout=_TIMEOUT, trust_env=False) as response:
             if response.status_code != 200:
                 response.read()
-                raise UnavailableError(_message(response))
+                raise _refusal(response)
             for line in response.iter_lines():
                 payload = line.removeprefix("data: ")
                 if payload and payload != "[DONE]":
@@ -76,6 +76,12 @@ def _piece(payload: str) -> str:
         raise UnavailableError(f"the answer broke off: {data['error']['message']}")
     choices = data.get("choices") or [{}]
     return choices[0].get("delta", {}).get("content") or ""
+
+
+def _refusal(response: httpx.Response) -> ShardwiseError:
+    """Bad input where the service says so, else the service's trouble."""
+    mistaken = 400 <= response.status_code < 500 and response.status_code != 429
+    return (InputError if mistaken else UnavailableError)(_message(response))
 
 
 def _message(response: httpx.Response) -> str:

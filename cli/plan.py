@@ -20,7 +20,7 @@ from cli.plan_report import (
     print_rejections,
     print_understood,
 )
-from cli.plots import write_plot
+from cli.plots import check_ending, write_plot
 from cluster.errors import InputError
 from cluster.model.catalogue import get_model
 from cluster.model.workload import Slo, Workload
@@ -45,7 +45,7 @@ def command(
         str | None, typer.Option(help="Bound on time per output token, e.g. `50ms`.")
     ] = None,
     rate: Annotated[
-        float | None, typer.Option(min=0.0, help="Requests/s expected; sets initial replicas.")
+        float | None, typer.Option(help="Requests/s expected; sets initial replicas.")
     ] = None,
     priority: Annotated[
         Priority, typer.Option(help="What to maximise within the bounds.")
@@ -95,11 +95,13 @@ def command(
     ),
 ) -> None:
     """Search the best parallel layout and write it as a plan."""
+    for target in plot or ():  # before a search that may take long
+        check_ending(target)
     request = PlanRequest(
         model=get_model(model),
         cluster=resolve_cluster(cluster),
         cluster_text=cluster,
-        workload=Workload(isl=isl, osl=osl, rate=rate or None),
+        workload=Workload(isl=isl, osl=osl, rate=rate),
         slo=Slo(
             ttft_s=None if ttft is None else duration_s(ttft, option="--ttft"),
             tpot_s=None if tpot is None else duration_s(tpot, option="--tpot"),

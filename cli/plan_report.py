@@ -84,6 +84,9 @@ def print_chosen(console: Console, result: PlanResult) -> None:
     console.print(f"  estimate: {row.estimates.provenance}")
     for pool in result.plan.pools:
         console.print(f"  {_pool(pool)}")
+    short = _too_slow(result.plan.main, rate=result.plan.workload.rate)
+    if short:
+        console.print(f"  warning: {short}", soft_wrap=True)
     if row.layout.dp > 1:
         console.print(f"  note: {DP_NOT_SERVED} (--max-dp 1)")
 
@@ -126,6 +129,20 @@ def _parts(row: RankedRow, parts: Parts) -> str:
         f"{name} {milliseconds(value)}" for name, value in shown if value > 0.005 * whole
     )
     return f"{milliseconds(whole)} ms = {text}"
+
+
+def _too_slow(pool: PoolSection, *, rate: float | None) -> str | None:
+    """What is said where the most replicas carry less than the expected rate."""
+    if rate is None or pool.expected is None or pool.expected.goodput_rps <= 0.0:
+        return None
+    goodput, most = pool.expected.goodput_rps, pool.replicas.maximum
+    if most * goodput >= rate:
+        return None
+    needed = math.ceil(min(rate / goodput, 1e15))  # the quotient may be infinite
+    return (
+        f"{rate:g} requests/s are expected, the maximum of {most} replica(s) carries "
+        f"{most * goodput:.3g}; {needed:,} are needed"
+    )
 
 
 def _pool(pool: PoolSection) -> str:

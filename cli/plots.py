@@ -13,14 +13,19 @@ from rl_search.planner import PlanResult
 
 _X = "tokens/s per user"
 _Y = "output tokens/s per device"
+_ENDINGS = (".html", ".png")
+
+
+def check_ending(path: Path) -> None:
+    """Raise InputError where `path` ends in no format that plots are written in."""
+    if path.suffix.lower() not in _ENDINGS:
+        raise InputError(f"--plot {path}: must end with {' or '.join(_ENDINGS)}.")
 
 
 def write_plot(result: PlanResult, path: Path, *, title: str) -> None:
     """Write the frontier to `path`: `.png` or `.html`. Raises InputError for another ending."""
-    writers = {".png": _write_png, ".html": _write_html}
-    writer = writers.get(path.suffix.lower())
-    if writer is None:
-        raise InputError(f"--plot {path}: must end with {' or '.join(sorted(writers))}.")
+    check_ending(path)
+    writer = {".png": _write_png, ".html": _write_html}[path.suffix.lower()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         writer(result, path, title)

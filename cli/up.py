@@ -8,7 +8,6 @@ Ctrl-C before it is ready ends everything that was started. Exit code 0: it serv
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -20,7 +19,7 @@ import typer
 from rich.console import Console
 
 from cli.console import out
-from cluster.errors import InputError, UnavailableError
+from cluster.errors import InputError, ShardwiseError, UnavailableError
 from cluster.model.plan import Plan, load_plan
 from cluster.ray_backend.inventory import local_cluster
 from serving.config import ServeConfig, controller_params, load_serve_config
@@ -28,6 +27,9 @@ from serving.instance import INSTANCE_VARIABLE, Instance, Progress
 from serving.sources import resolve_sources
 
 _POLL_S = 0.25
+# What keeps a local cluster off every other interface: Ray's switch, whose name is older than this
+# use of it, and the address over which engine processes talk.
+_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "VLLM_HOST_IP": "127.0.0.1"}
 _REPOSITORY = Path(__file__).resolve().parent.parent
 
 
@@ -51,11 +53,13 @@ def command(
     controller_params(loaded, settings)  # numbers that cannot work are said now, not in a minute
     sources = resolve_sources(loaded)
     _check_servable(loaded)
+    resolved = _with_sources(loaded, sources)
+    given = config.read_text() if config else ""
     instance = Instance.default()
     console = out()
-    running = _same_already_running(instance, loaded)
+    running = _same_already_running(instance, resolved, config=given)
     if running is not None:
-        console.print("already running, with this plan")
+        console.print("already running, with this plan and configuration")
         _print_ready(running, console)
         return
     if address is None:
@@ -68,14 +72,14 @@ def command(
             f"{pool.layout.to_layout(replicas=bounds.initial).describe()}, "
             f"{bounds.minimum} to {bounds.maximum} replicas"
         )
-    head = _start_head(instance, plan, config=config, address=address)
+    head = _start_head(instance, resolved, config=given, address=address)
     try:
         progress = _follow(instance, head, timeout_s=timeout_s, console=console)
     except KeyboardInterrupt:
         console.print("interrupted: stopping what was started")
         stop(instance, head.pid)
         raise typer.Exit(130) from None
-    except UnavailableError:
+    except ShardwiseError:
         stop(instance, head.pid)
         raise
     _print_ready(progress, console)
@@ -128,19 +132,32 @@ def _check_servable(plan: Plan) -> None:
             )
 
 
-def _same_already_running(instance: Instance, plan: Plan) -> Progress | None:
-    """The progress of a ready instance that serves this very plan."""
+def _with_sources(plan: Plan, sources: dict[str, str]) -> Plan:
+    """The plan with what is really loaded: the head runs in another directory than the caller."""
+    pools = tuple(
+        pool.model_copy(
+            update={"model": pool.model.model_copy(update={"source": sources[pool.name]})}
+        )
+        for pool in plan.pools
+    )
+    return plan.model_copy(update={"pools": pools})
+
+
+def _same_already_running(instance: Instance, plan: Plan, *, config: str) -> Progress | None:
+    """The progress of a ready instance that serves this very plan under this configuration."""
     progress = instance.progress()
     if instance.head() is None or progress is None or progress.phase != "ready":
         return None
-    return progress if load_plan(instance.plan_path) == plan else None
+    same = load_plan(instance.plan_path) == plan and instance.config_path.read_text() == config
+    return progress if same else None
 
 
 def _check_free(instance: Instance, settings: ServeConfig) -> None:
     if instance.head() is not None:
         raise InputError(
-            f"another plan is already being served (state in {instance.directory}). Fix: "
-            "`shardwise down` first, or set SHARDWISE_HOME to run another beside it."
+            "another plan or configuration is already being served (state in "
+            f"{instance.directory}). Fix: `shardwise down` first, or set SHARDWISE_HOME to run "
+            "another beside it."
         )
     instance.sweep(grace_s=2.0)  # left by a head that was killed
     http = settings.http
@@ -156,29 +173,30 @@ def _check_free(instance: Instance, settings: ServeConfig) -> None:
 
 
 def _start_head(
-    instance: Instance, plan: Path, *, config: Path | None, address: str | None
+    instance: Instance, plan: Plan, *, config: str, address: str | None
 ) -> subprocess.Popen[bytes]:
     instance.directory.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(plan, instance.plan_path)
+    instance.plan_path.write_text(plan.dumps())
+    instance.config_path.write_text(config)
     instance.write(Progress(phase="starting", doing="starting the head process"))
     arguments = [sys.executable, "-m", "serving.head", str(instance.directory)]
-    if config is not None:
-        arguments += ["--config", str(config.resolve())]
     if address is not None:
         arguments += ["--address", address]
     with instance.output_path.open("wb") as output:
-        return subprocess.Popen(
+        head = subprocess.Popen(
             arguments,
-            env=_environment(instance),
+            env=_environment(instance, address=address),
             cwd=instance.directory,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # the terminal's Ctrl-C is ours to pass on, not its
         )
+    instance.write_pid(head.pid)  # at once: a second `up` must see it
+    return head
 
 
-def _environment(instance: Instance) -> dict[str, str]:
+def _environment(instance: Instance, *, address: str | None) -> dict[str, str]:
     """What every process of the instance inherits."""
     paths = [str(_REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
@@ -189,12 +207,7 @@ def _environment(instance: Instance) -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
-        # Engine processes talk over this address, not over whatever the host resolves to.
-        "VLLM_HOST_IP": os.environ.get("VLLM_HOST_IP", "127.0.0.1"),
-        # A local Ray cluster stays on the loopback interface; Ray's name for that switch is older
-        # than its use here.
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    }
+    } | (_LOOPBACK if address is None else {})
 
 
 def _follow(
@@ -215,7 +228,7 @@ def _follow(
                 if progress.phase == "ready":
                     return progress
                 if progress.phase == "failed":
-                    raise UnavailableError(progress.doing)
+                    raise _failure(progress)
             if head.poll() is not None:
                 raise UnavailableError(
                     f"the head process ended with code {head.returncode}; its output is in "
@@ -227,6 +240,12 @@ def _follow(
                     f"{instance.output_path}, or raise --timeout-s."
                 )
             time.sleep(_POLL_S)
+
+
+def _failure(progress: Progress) -> ShardwiseError:
+    """The head's own error, with its exit code."""
+    kind = InputError if progress.exit_code == InputError.exit_code else UnavailableError
+    return kind(progress.doing)
 
 
 def _print_ready(progress: Progress, console: Console) -> None:

@@ -24,7 +24,7 @@ __all__ = ["Finding", "check_plan", "group_of"]
 def check_plan(plan: Plan, models: dict[str, ModelSpec], cluster: ClusterSpec) -> list[Finding]:
     """All findings. `models` maps pool names to the models they serve.
 
-    Raises InputError when the plan's device is not in the cluster.
+    Raises InputError when the plan's group is not in the cluster, or could be several of it.
     """
     group = group_of(plan, cluster)
     workload = Workload(isl=plan.workload.isl, osl=plan.workload.osl, rate=plan.workload.rate)
@@ -52,11 +52,25 @@ def check_plan(plan: Plan, models: dict[str, ModelSpec], cluster: ClusterSpec) -
 
 
 def group_of(plan: Plan, cluster: ClusterSpec) -> NodeGroup:
-    """The group of `cluster` that the plan was made for."""
+    """The group of `cluster` that the plan was made for.
+
+    By device, nodes and devices per node; by device alone where the cluster has one such group (it
+    grew or shrank). Raises InputError where no group has the device, or several of other sizes do.
+    """
     section = plan.cluster
-    for group in cluster.groups:
-        if group.device.name == section.device:
-            return group
+    named = [group for group in cluster.groups if group.device.name == section.device]
+    size = (section.nodes, section.devices_per_node)
+    same = [group for group in named if (group.nodes, group.devices_per_node) == size]
+    if same:
+        return same[0]
+    if len(named) == 1:
+        return named[0]
+    if named:
+        sizes = ", ".join(f"{group.nodes}x{group.devices_per_node}" for group in named)
+        raise InputError(
+            f"the plan is for {size[0]}x{size[1]} of '{section.device}', cluster '{cluster.name}' "
+            f"has {sizes} of it. Fix: check it against the group it was made for, or plan again."
+        )
     known = ", ".join(group.device.name for group in cluster.groups)
     raise InputError(
         f"the plan is for device '{section.device}', cluster '{cluster.name}' has {known}. "

@@ -4,7 +4,8 @@ Goodput of a replica is its request rate at the planned point when that point me
 does for every pick), else 0. Initial replicas = rate / goodput rounded up, if the rate is known.
 Devices are held exclusively, so replicas are bounded by their number; a CPU rank is a share of the
 cores, so there memory is the bound, and one replica per core only the default.
-Invariants: minimum <= initial <= maximum; expectation parts sum to the expected TPOT.
+Invariants: minimum <= initial <= maximum; main starts with at least 1;
+expectation parts sum to the expected TPOT.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from cluster.model.hardware import NodeGroup
 from cluster.model.layout import Layout
 from cluster.model.model_spec import ModelSpec
 from cluster.model.plan import (
+    MAX_COUNT,
     ClusterSection,
     Expectation,
     LayoutSection,
@@ -159,6 +161,7 @@ def _bounds(request: PoolRequest, expected: Expectation, *, ranks: int) -> Repli
     if request.shared_bytes is not None:
         replica = ranks * sum(expected.memory_bytes.values())
         most, what = math.floor(request.shared_bytes / replica), "memory"
+    most = min(most, MAX_COUNT)
     default = max(1, min(request.room, most))
     maximum = default if request.maximum is None else request.maximum
     if maximum > most:
@@ -173,9 +176,9 @@ def _bounds(request: PoolRequest, expected: Expectation, *, ranks: int) -> Repli
             f"maximum >= 1, got {minimum} and {maximum} ({most} fit the {what}). "
             "Fix: lower --min-replicas or add devices."
         )
-    wanted, goodput = minimum, expected.goodput_rps
+    # A main pool that may sleep still starts awake: someone has just asked for it.
+    least = max(1, minimum) if request.name == "main" else minimum
+    wanted, goodput = least, expected.goodput_rps
     if request.rate is not None and goodput > 0.0:
-        wanted = math.ceil(request.rate / goodput)
-    return ReplicaBounds(
-        minimum=minimum, initial=min(max(wanted, minimum), maximum), maximum=maximum
-    )
+        wanted = math.ceil(min(request.rate / goodput, maximum))
+    return ReplicaBounds(minimum=minimum, initial=min(max(wanted, least), maximum), maximum=maximum)

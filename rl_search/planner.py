@@ -2,9 +2,10 @@
 
 A replica never spans two groups, so each group is searched alone and the best pick wins. The
 cluster is filled: maximum replicas = devices // devices per replica, unless told otherwise. A light
-pool takes its devices from the main one, except on CPU cores, which ranks share.
+pool lives in the group of the main one and takes its devices from it, except on CPU cores, which
+ranks share; a group where the light model does not fit is no candidate.
 
-Invariants: the plan's layout is the first ranked row; main and light pools fit together.
+Invariants: the plan's layout is the first ranked row; main and light pools fit one group together.
 """
 
 from __future__ import annotations
@@ -59,6 +60,15 @@ class PlanResult:
     rejections: tuple[Rejection, ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Candidate:
+    """A group searched for the main model, beside the light pool that it would get there."""
+
+    evaluated: Evaluated
+    light: RankedRow | None
+    reserved: int  # devices that the light pool holds
+
+
 def make_plan(request: PlanRequest) -> PlanResult:
     """Search and plan.
 
@@ -66,39 +76,59 @@ def make_plan(request: PlanRequest) -> PlanResult:
     miss when no layout satisfies it.
     """
     check_request(request)
-    light = None if request.light is None else _smallest(request, request.light)
-    light_devices = 0
-    if light is not None and light.group.device.kind != "cpu":  # CPU ranks share their cores
-        light_devices = light.layout.devices_per_replica
-    evaluated = [
-        _search(_question(request, request.model, group, spare=light_devices))
-        for group in request.cluster.groups
-        if group.devices > light_devices
-    ]
-    if not evaluated:
+    candidates, skipped = _candidates(request)
+    if not candidates:
         raise InfeasibleError(
-            f"the light pool takes all {light_devices} device(s) of every group of "
-            f"{request.cluster.name}. Fix: use a larger cluster, or plan without a light model."
+            f"no group of {request.cluster.name} has room for the light pool and the main one: "
+            f"{'; '.join(skipped)}. Fix: use a larger cluster, or plan without a light model."
         )
+    evaluated = [candidate.evaluated for candidate in candidates]
     found = [
-        (float(score(item.estimates, request.priority)[index]), _row(item, index))
-        for item in evaluated
+        (float(score(item.estimates, request.priority)[index]), candidate, _row(item, index))
+        for candidate, item in zip(candidates, evaluated, strict=True)
         for index in ranked(item, request.priority, top=request.top)
     ]
     rejections = merge(item.rejections for item in evaluated)
     if not found:
         considered = sum(item.considered for item in evaluated)
-        raise InfeasibleError(nothing_fits(request, rejections, considered=considered))
-    found.sort(key=lambda pair: -pair[0])
-    rows = tuple(row for _, row in found[: request.top])
+        message = nothing_fits(request, rejections, considered=considered)
+        if skipped:
+            message += f" Groups without room for the light pool: {'; '.join(skipped)}."
+        raise InfeasibleError(message)
+    found.sort(key=lambda entry: -entry[0])
+    rows = tuple(row for _, _, row in found[: request.top])
+    chosen = found[0][1]
     return PlanResult(
-        plan=_plan(request, rows[0], light, light_devices),
+        plan=_plan(request, rows[0], chosen.light, chosen.reserved),
         rows=rows,
         frontier=_frontier(evaluated),
         considered=sum(item.considered for item in evaluated),
         satisfying=sum(int(item.ok.sum()) for item in evaluated),
         rejections=rejections,
     )
+
+
+def _candidates(request: PlanRequest) -> tuple[list[_Candidate], list[str]]:
+    """The searched groups, and of each other group why the light pool leaves no room in it."""
+    candidates: list[_Candidate] = []
+    skipped: list[str] = []
+    for group in request.cluster.groups:
+        light: RankedRow | None = None
+        reserved = 0
+        where = f"{group.devices} x {group.device.name}"
+        if request.light is not None:
+            light, reason = _smallest(request, request.light, group)
+            if light is None:
+                skipped.append(f"on {where} no layout of {request.light.name} fits ({reason})")
+                continue
+            if group.device.kind != "cpu":  # CPU ranks share their cores
+                reserved = light.layout.devices_per_replica
+            if reserved >= group.devices:
+                skipped.append(f"the light pool takes all {reserved} device(s) of {where}")
+                continue
+        evaluated = _search(_question(request, request.model, group, spare=reserved))
+        candidates.append(_Candidate(evaluated=evaluated, light=light, reserved=reserved))
+    return candidates, skipped
 
 
 def _search(question: Question) -> Evaluated:
@@ -140,17 +170,17 @@ def _question(
     )
 
 
-def _smallest(request: PlanRequest, model: ModelSpec) -> RankedRow:
-    """The light model on the fewest devices that satisfy the SLO, in the first group that does."""
-    reasons: list[str] = []
-    for group in request.cluster.groups:
-        found = _search(_question(request, model, group))
-        if found.ok.any():
-            sizes = found.table.devices_per_replica
-            least = replace(found, ok=found.ok & (sizes == sizes[found.ok].min()))
-            return _row(least, ranked(least, Priority.THROUGHPUT, top=1)[0])
-        reasons += [r.nearest for r in found.rejections if r.nearest]
-    raise InfeasibleError(f"no layout of the light model {model.name} fits: {'; '.join(reasons)}.")
+def _smallest(
+    request: PlanRequest, model: ModelSpec, group: NodeGroup
+) -> tuple[RankedRow | None, str]:
+    """The light model on the fewest devices of `group` that satisfy the SLO, or None and why."""
+    found = _search(_question(request, model, group))
+    if not found.ok.any():
+        misses = [r.nearest for r in found.rejections if r.nearest]
+        return None, misses[-1] if misses else "every layout fails a divisibility rule"
+    sizes = found.table.devices_per_replica
+    least = replace(found, ok=found.ok & (sizes == sizes[found.ok].min()))
+    return _row(least, ranked(least, Priority.THROUGHPUT, top=1)[0]), ""
 
 
 def _plan(

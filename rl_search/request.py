@@ -5,6 +5,7 @@ Invariant: a request that passes `check_request` needs at most the context its m
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from cluster.costmodel.coefficients import DEFAULT, Coefficients
@@ -12,6 +13,7 @@ from cluster.costmodel.memory import DEFAULT_HEADROOM
 from cluster.errors import InputError
 from cluster.model.hardware import ClusterSpec
 from cluster.model.model_spec import ModelSpec
+from cluster.model.plan import served_name_problem
 from cluster.model.workload import Slo, Workload
 from rl_search.exact import Priority
 from rl_search.rejections import Rejection
@@ -79,6 +81,33 @@ def check_request(request: PlanRequest) -> None:
         )
     if not 0.0 <= request.headroom < 1.0:
         raise InputError(f"headroom must be in [0, 1), got {request.headroom:g}.")
+    rate = request.workload.rate
+    if rate is not None and not (math.isfinite(rate) and rate > 0.0):
+        raise InputError(
+            f"rate must be finite and more than 0 requests/s, got {rate:g}. "
+            "Fix: pass the requests/s you expect, or leave --rate out."
+        )
+    _check_names(request)
+
+
+def _check_names(request: PlanRequest) -> None:
+    main = request.model.name if request.served_name is None else request.served_name
+    names = {"--served-name": main}
+    if request.light is not None:
+        light = request.light.name if request.light_name is None else request.light_name
+        names["--light-name"] = light
+    for option, name in names.items():
+        problem = served_name_problem(name)
+        if problem:
+            raise InputError(
+                f"a model cannot answer under the name '{name}': {problem} "
+                f"Fix: pass another {option}."
+            )
+    if names.get("--light-name") == main:
+        raise InputError(
+            f"the light model would answer under the main one's name '{main}'. "
+            "Fix: pass another --light-name."
+        )
 
 
 def nothing_fits(

@@ -12,9 +12,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cache
+from math import isqrt
 
 import numpy as np
 
+from cluster.errors import InputError
 from cluster.model.hardware import NodeGroup
 from cluster.model.layout import LayoutTable
 from cluster.model.model_spec import ModelSpec
@@ -30,6 +33,7 @@ BATCHES = (
 CPU_BATCHES = (16, 24, 32, 48, 64)
 CPU_SMALL_BATCHES = (1, 2, 4, 8)
 CPU_CHUNKS = (256, 512, 1024)
+MAX_ROWS = 10_000_000  # layouts whose estimate is held in memory at once
 
 
 class Space(StrEnum):
@@ -76,7 +80,10 @@ def options_for(
 
 
 def strategies(model: ModelSpec, group: NodeGroup, options: SpaceOptions) -> LayoutTable:
-    """All degree combinations (one row each, batch and chunk at the first option)."""
+    """All degree combinations (one row each, batch and chunk at the first option).
+
+    Raises InputError when they make more than MAX_ROWS layouts with every batch and chunk.
+    """
     limit = min(group.devices, options.max_devices or group.devices)
     heads = _degrees(limit, model.heads, group.devices)
     stages = [d for d in _degrees(limit, model.num_layers, group.devices) if d <= model.num_layers]
@@ -98,6 +105,8 @@ def strategies(model: ModelSpec, group: NodeGroup, options: SpaceOptions) -> Lay
                     if moe_ep > 1 and not spreads_experts:
                         continue
                     rows.append((tp, dp, pp, moe_tp, moe_ep, replicas, *limits))
+                if len(rows) * options.combinations > MAX_ROWS:
+                    raise _too_many(model, group, options)
     return LayoutTable.from_rows(rows)
 
 
@@ -131,4 +140,18 @@ def _expert_grids(model: ModelSpec, tp: int, dp: int, *, space: Space) -> list[t
         return [(ranks, 1)]
     if space is Space.VLLM:
         return [(ranks, 1)] if ranks == 1 else [(ranks, 1), (1, ranks)]
-    return [(ranks // ep, ep) for ep in range(1, ranks + 1) if ranks % ep == 0]
+    return [(ranks // ep, ep) for ep in _divisors(ranks)]
+
+
+@cache
+def _divisors(number: int) -> tuple[int, ...]:
+    low = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
+    return tuple(sorted({*low, *(number // d for d in low)}))
+
+
+def _too_many(model: ModelSpec, group: NodeGroup, options: SpaceOptions) -> InputError:
+    return InputError(
+        f"the `{options.space.value}` space of {model.name} on {group.devices:,} x "
+        f"{group.device.name} has more than {MAX_ROWS:,} layouts, the limit of one search. "
+        "Fix: bound it with `--max-dp N`, use the `vllm` space, or name a smaller cluster."
+    )

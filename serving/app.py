@@ -113,7 +113,8 @@ def _pool(pool: PoolSection, deployment: Deployment) -> serve.Application:
         health_check_period_s=2,
         health_check_timeout_s=8,
         graceful_shutdown_wait_loop_s=1,
-        graceful_shutdown_timeout_s=30,
+        # A replica that is scaled away finishes the answers it has begun.
+        graceful_shutdown_timeout_s=deployment.config.limits.answer_s,
         # The replica itself holds no device: its ranks do, in the bundles.
         ray_actor_options={"num_cpus": 0},
         placement_group_bundles=[dict(bundle) for bundle in placement.bundles],

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,19 +59,19 @@ class ControllerActor:
         self._ticking = asyncio.get_event_loop().create_task(self._tick_forever())
 
     async def observe_replica(self, report: ReplicaReport) -> None:
-        """A replica's report."""
-        self._heard.replicas[report.replica_id] = report
+        """A replica's report, dated when it came: its node's clock may be off."""
+        self._heard.replicas[report.replica_id] = replace(report, sent_s=time.time())
 
     async def exchange(self, report: GatewayReport) -> Directive:
         """A gateway's report, answered with the directive in force."""
-        self._heard.gateways[report.gateway_id] = report
         now_s = time.time()
+        self._heard.gateways[report.gateway_id] = replace(report, sent_s=now_s)
         self._heard.forget(now_s)
         return Directive(
             sent_s=now_s,
             tier=self._last.tier if self._acting and self._last else Tier.NORMAL,
             retry_after_s=self._last.retry_after_s if self._last else 1.0,
-            replicas=tuple(self._heard.replicas.values()) if self._knows(now_s) else None,
+            replicas=self._heard.answering(now_s) if self._knows(now_s) else None,
         )
 
     def _knows(self, now_s: float) -> bool:
@@ -127,7 +127,6 @@ class ControllerActor:
             started_s = time.time()
             try:
                 await self._tick()
-                self._trouble = ""
             except UnavailableError as error:
                 # Nothing was learned: the next tick sees older data, and holds if it is too old.
                 self._trouble = str(error)
@@ -139,13 +138,19 @@ class ControllerActor:
             await asyncio.sleep(max(0.1, self._params.tick_s - spent_s))
 
     async def _tick(self) -> None:
-        states = await self._scaler.states()
-        now_s = time.time()
         names = self._spec.deployments
-        self._heard.deployments = {
-            pool: states[name] for pool, name in names.items() if name in states
-        }
-        self._heard.deployments_s = now_s
+        try:
+            states = await self._scaler.states()
+        except UnavailableError as error:
+            # Step all the same: what is known grows old, and old data has rules of its own.
+            self._trouble = str(error)
+        else:
+            self._trouble = ""
+            self._heard.deployments = {
+                pool: states[name] for pool, name in names.items() if name in states
+            }
+            self._heard.deployments_s = time.time()
+        now_s = time.time()
         self._heard.forget(now_s)
         seen = snapshot(self._heard, pools=names, now_s=now_s)
         result = step(self._state, seen, self._params)
@@ -161,6 +166,11 @@ class ControllerActor:
                 await self._scaler.scale(names[decision.pool], decision.value)
 
     def _write(self, record: Record) -> None:
-        # Opened for each record: whatever ends this process, what was decided is on disk.
-        with self._log.open("a", encoding="utf-8") as log:
-            log.write(dump(record) + "\n")
+        # Opened for each record: whatever ends this process, what was decided is on disk. A disk
+        # that takes no more costs the log, never the steering.
+        try:
+            self._log.parent.mkdir(parents=True, exist_ok=True)
+            with self._log.open("a", encoding="utf-8") as log:
+                log.write(dump(record) + "\n")
+        except OSError as error:
+            self._trouble = f"the decision log cannot be written: {error}"

@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ import psutil
 import ray
 from ray import serve
 
-from cluster.errors import ShardwiseError, UnavailableError
+from cluster.errors import InputError, ShardwiseError, UnavailableError
 from cluster.model.plan import Plan, load_plan
 from cluster.ray_backend.capacity import check_capacity
 from serving import app
@@ -61,6 +61,7 @@ class Head:
         self._orders = orders
         self._progress = Progress(phase="starting", doing="starting Ray", namespace=NAMESPACE)
         self._stop = threading.Event()
+        self._deployed = False
         self._logs: Path | None = None  # Ray's, where it is started here
 
     def run(self) -> int:
@@ -75,6 +76,7 @@ class Head:
             pass
         except ShardwiseError as error:
             code = error.exit_code
+            self._progress = replace(self._progress, exit_code=code)
             self._fail(str(error))
         except Exception as error:
             code = 1
@@ -104,6 +106,8 @@ class Head:
             token=_auth_token(),
             log_path=str(self._instance.decisions_path.resolve()),
         )
+        self._must_be_free()
+        self._deployed = True
         app.start_controller(deployment)
         self._deploy(app.build(deployment))
         self._wait_until_ready()
@@ -159,6 +163,14 @@ class Head:
             where = f" The engine's output is in {self._logs}." if self._logs else ""
             raise UnavailableError(f"the application did not start: {why.rstrip('.')}.{where}")
 
+    def _must_be_free(self) -> None:
+        """Refuse a second owner: two controllers on one application would fight."""
+        if self._states():
+            raise InputError(
+                f"the cluster already runs a Serve application '{APP}'. Fix: `shardwise down` "
+                "where it was started, or delete it, before deploying another."
+            )
+
     def _states(self) -> Mapping[str, DeploymentState]:
         """The deployments as Serve reports them, none if it does not answer yet."""
         scaler = ServeScaler(
@@ -199,19 +211,18 @@ class Head:
                 raise UnavailableError("the connection to Ray was lost")
 
     def _down(self, *, failed: bool) -> None:
+        """Take down what this head has brought up and nothing else, step by step."""
         if not failed:
             self._progress = replace(self._progress, phase="stopping")
             self._tell("draining and stopping")
         self._record()
         if ray.is_initialized():
-            try:
-                serve.delete(APP)
-                serve.shutdown()
-                controller = ray.get_actor(app.CONTROLLER, namespace=NAMESPACE)
-                ray.kill(controller, no_restart=True)
-            except Exception:
-                logger.exception("stopping the application")
-            ray.shutdown()
+            if self._deployed:
+                _attempt(lambda: serve.delete(APP))
+                _attempt(_kill_controller)
+            if self._orders.address is None:
+                _attempt(serve.shutdown)  # on a cluster of others, Serve is not ours to end
+            _attempt(ray.shutdown)
         self._instance.sweep(grace_s=5.0)
         if not failed:
             self._progress = replace(self._progress, phase="stopped")
@@ -220,12 +231,14 @@ class Head:
     def _tell(self, doing: str, *, dashboard: str = "") -> None:
         dashboard = dashboard or self._progress.dashboard
         self._progress = replace(self._progress, doing=doing, dashboard=dashboard)
-        self._instance.write(self._progress)
+        with contextlib.suppress(OSError):  # a full disk must not end the service
+            self._instance.write(self._progress)
         self._record()
 
     def _record(self) -> None:
         descendants = psutil.Process().children(recursive=True)
-        self._instance.record(descendants)
+        with contextlib.suppress(OSError):
+            self._instance.record(descendants)
         for process in descendants:
             bury(process)
 
@@ -261,6 +274,19 @@ class _StopRequested(Exception):  # noqa: N818  # not an error: the user asked f
     """SIGTERM came while the instance was starting."""
 
 
+def _kill_controller() -> None:
+    controller = ray.get_actor(app.CONTROLLER, namespace=NAMESPACE)
+    ray.kill(controller, no_restart=True)
+
+
+def _attempt(step: Callable[[], object]) -> None:
+    """One step of taking down: what it raises is logged, the next one comes all the same."""
+    try:
+        step()
+    except Exception:
+        logger.exception("taking down")
+
+
 def _nodes() -> list[dict[str, float]]:
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
@@ -279,14 +305,13 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     parser = argparse.ArgumentParser(prog="serving.head")
     parser.add_argument("directory", type=Path)
-    parser.add_argument("--config", type=Path)
     parser.add_argument("--address")
     arguments = parser.parse_args()
     instance = Instance(arguments.directory)
     instance.write_pid(os.getpid())
     orders = Orders(
         plan=load_plan(instance.plan_path),
-        config=load_serve_config(arguments.config),
+        config=load_serve_config(instance.config_path),
         address=arguments.address,
     )
     return Head(instance, orders).run()

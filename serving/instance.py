@@ -24,7 +24,10 @@ INSTANCE_VARIABLE = "SHARDWISE_INSTANCE"
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far `up` has come. `phase`: starting, ready, stopping, failed, stopped."""
+    """How far `up` has come. `phase`: starting, ready, stopping, failed, stopped.
+
+    `exit_code`: of the error, where it failed.
+    """
 
     phase: str
     doing: str
@@ -33,6 +36,7 @@ class Progress:
     ray_address: str = ""
     namespace: str = ""
     models: tuple[str, ...] = ()
+    exit_code: int = 0
     since_s: float = field(default_factory=time.time)
 
 
@@ -53,6 +57,11 @@ class Instance:
     def plan_path(self) -> Path:
         """The plan being served."""
         return self.directory / "plan.json"
+
+    @property
+    def config_path(self) -> Path:
+        """The serving configuration in use, as it was given."""
+        return self.directory / "serve.yaml"
 
     @property
     def decisions_path(self) -> Path:
@@ -77,9 +86,9 @@ class Instance:
         """The last progress, None if there never was any."""
         try:
             data: dict[str, Any] = json.loads((self.directory / "progress.json").read_text())
-        except (OSError, json.JSONDecodeError):
-            return None
-        return Progress(**{**data, "models": tuple(data["models"])})
+            return Progress(**{**data, "models": tuple(data["models"])})
+        except (OSError, ValueError, KeyError, TypeError):
+            return None  # none yet, or of another release
 
     def write_pid(self, pid: int) -> None:
         """Record the head process."""

@@ -36,6 +36,18 @@ class Heard:
         self.replicas = {k: r for k, r in self.replicas.items() if _fresh(r.sent_s, now_s)}
         self.gateways = {k: g for k, g in self.gateways.items() if _fresh(g.sent_s, now_s)}
 
+    def answering(self, now_s: float) -> tuple[ReplicaReport, ...] | None:
+        """Reports of the replicas that Serve routes to: one that is being stopped reports still.
+
+        None if Serve has some and none of them was heard: then the reports are at fault, not the
+        replicas. While Serve itself is silent, all that report count.
+        """
+        if not _fresh(self.deployments_s, now_s):
+            return tuple(self.replicas.values())
+        routed = frozenset().union(*(state.answering for state in self.deployments.values()))
+        heard = tuple(r for r in self.replicas.values() if r.replica_id in routed)
+        return None if routed and not heard else heard
+
 
 def snapshot(heard: Heard, *, pools: Iterable[str], now_s: float) -> ClusterSnapshot:
     """What the controller may decide on. A pool Serve has not reported is left out: unknown."""

@@ -20,7 +20,10 @@ _STARTING = frozenset({"STARTING", "UPDATING", "RECOVERING"})
 
 @dataclass(frozen=True, kw_only=True)
 class DeploymentState:
-    """One deployment as Serve reports it. `message`: Serve's own words about trouble."""
+    """One deployment as Serve reports it.
+
+    `message`: Serve's own words about trouble. `answering`: ids of the replicas it routes to.
+    """
 
     name: str
     status: str
@@ -28,6 +31,7 @@ class DeploymentState:
     running: int
     starting: int
     message: str
+    answering: frozenset[str] = frozenset()
 
 
 class ServeScaler:
@@ -81,12 +85,16 @@ class ServeScaler:
 
 
 def _state(name: str, data: dict[str, Any]) -> DeploymentState:
-    replicas = [str(replica.get("state", "")) for replica in data.get("replicas", [])]
+    replicas = [
+        (str(replica.get("replica_id", "")), str(replica.get("state", "")))
+        for replica in data.get("replicas", [])
+    ]
     return DeploymentState(
         name=name,
         status=str(data.get("status", "")),
         target=int(data.get("target_num_replicas") or 0),
-        running=sum(state in _ANSWERING for state in replicas),
-        starting=sum(state in _STARTING for state in replicas),
+        running=sum(state in _ANSWERING for _, state in replicas),
+        starting=sum(state in _STARTING for _, state in replicas),
         message=str(data.get("message", "")),
+        answering=frozenset(r for r, state in replicas if state in _ANSWERING),
     )

@@ -78,6 +78,10 @@ class Service:
         for front in self._fronts.values():
             front.dispatcher.observe(directive.replicas)
 
+    def fail_open(self) -> None:
+        """Degrade nobody: whoever said so has been gone for too long."""
+        self._stance.tier = Tier.NORMAL
+
     def report(self) -> GatewayReport:
         """This gateway's traffic, for the controller."""
         return GatewayReport(

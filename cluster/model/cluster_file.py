@@ -29,7 +29,7 @@ _FORMS = (
     "joined by `+`, the path of a cluster file (see docs/examples/cluster.yaml), or `local`."
 )
 _GROUP = re.compile(
-    r"\s*([+-]?\d{1,9})\s*[x×*]\s*(?:([+-]?\d{1,9})\s*[x×*]\s*)?([a-z].*?)\s*", re.IGNORECASE
+    r"\s*([+-]?[0-9]{1,9})\s*[x×*]\s*(?:([+-]?[0-9]{1,9})\s*[x×*]\s*)?([a-z].*?)\s*", re.IGNORECASE
 )
 _SUFFIXES = (".yaml", ".yml", ".json")
 

@@ -8,29 +8,51 @@ The JSON Schema in `docs/plan.schema.json` is generated from these classes.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from cluster.errors import ConfigError
 from cluster.model.layout import Dim, Layout
 
 PLAN_VERSION: Final = 1
+MAX_COUNT: Final = 1_000_000  # of devices, and so of anything a layout counts
+_ENGINE_ARGUMENT = re.compile(r"[a-z][a-z0-9_]*")
+
+
+def served_name_problem(name: str) -> str | None:
+    """Why a model cannot answer under `name`, which is a part of paths and URLs; None if it can."""
+    if not name:
+        return "it is empty, at least 1 character is needed."
+    if name in (".", "..") or name.startswith("/"):
+        return "it must not be '.' or '..' nor start with '/'."
+    return None
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class ModelSection(_Strict):
     """Which model a pool serves."""
 
-    name: str = Field(description="Name under which the pool's model answers (`model` in requests)")
+    name: str = Field(
+        min_length=1, description="Name under which the pool's model answers (`model` in requests)"
+    )
     source: str = Field(description="Catalogue name, Hugging Face id, or path of a model directory")
     params: int = Field(ge=0, description="Weights, counted from the configuration")
     weight_bytes: float = Field(ge=0, description="Bytes of all weights in their formats")
     max_context: int = Field(gt=0, description="Longest sequence the model accepts, tokens")
+
+    @field_validator("name")
+    @classmethod
+    def _servable(cls, name: str) -> str:
+        problem = served_name_problem(name)
+        if problem:
+            raise ValueError(f"is {name!r}: {problem}")
+        return name
 
 
 class ClusterSection(_Strict):
@@ -66,13 +88,13 @@ class SloSection(_Strict):
 class LayoutSection(_Strict):
     """`cluster.model.layout.Layout`, field by field."""
 
-    tp: int = Field(default=1, ge=1)
-    dp: int = Field(default=1, ge=1)
-    pp: int = Field(default=1, ge=1)
-    moe_tp: int = Field(default=1, ge=1)
-    moe_ep: int = Field(default=1, ge=1)
-    max_num_seqs: int = Field(default=64, ge=1)
-    max_num_batched_tokens: int = Field(default=2048, ge=1)
+    tp: int = Field(default=1, ge=1, le=MAX_COUNT)
+    dp: int = Field(default=1, ge=1, le=MAX_COUNT)
+    pp: int = Field(default=1, ge=1, le=MAX_COUNT)
+    moe_tp: int = Field(default=1, ge=1, le=MAX_COUNT)
+    moe_ep: int = Field(default=1, ge=1, le=MAX_COUNT)
+    max_num_seqs: int = Field(default=64, ge=1, le=MAX_COUNT)
+    max_num_batched_tokens: int = Field(default=2048, ge=1, le=MAX_COUNT)
     dims: dict[str, Dim] = Field(default_factory=dict)
 
     def to_layout(self, *, replicas: int) -> Layout:
@@ -90,9 +112,9 @@ class LayoutSection(_Strict):
 class ReplicaBounds(_Strict):
     """How many replicas a pool may have; `initial` is where it starts."""
 
-    minimum: int = Field(default=1, ge=0)
-    initial: int = Field(default=1, ge=0)
-    maximum: int = Field(default=1, ge=1)
+    minimum: int = Field(default=1, ge=0, le=MAX_COUNT)
+    initial: int = Field(default=1, ge=0, le=MAX_COUNT)
+    maximum: int = Field(default=1, ge=1, le=MAX_COUNT)
 
     @model_validator(mode="after")
     def _ordered(self) -> ReplicaBounds:
@@ -133,6 +155,17 @@ class PoolSection(_Strict):
         default_factory=dict, description="vLLM engine arguments, as `vllm serve` names them"
     )
     expected: Expectation | None = None
+
+    @field_validator("engine_args")
+    @classmethod
+    def _named_as_arguments(cls, arguments: dict[str, Any]) -> dict[str, Any]:
+        for name in arguments:
+            if not _ENGINE_ARGUMENT.fullmatch(name):
+                raise ValueError(
+                    f"{name!r} is not an engine argument: names are lower-case letters, digits "
+                    "and _, starting with a letter, such as max_model_len"
+                )
+        return arguments
 
 
 class Plan(_Strict):
@@ -192,6 +225,13 @@ def parse_plan(text: str, *, source: str) -> Plan:
             source=source,
             field="",
             problem=f"is not JSON (line {error.lineno}, column {error.colno}: {error.msg}).",
+            fix="pass the file that `shardwise plan --out` wrote.",
+        ) from error
+    except (RecursionError, ValueError) as error:  # nested too deep, or an integer too long
+        raise ConfigError(
+            source=source,
+            field="",
+            problem=f"cannot be read as JSON ({error}).",
             fix="pass the file that `shardwise plan --out` wrote.",
         ) from error
     if isinstance(data, dict) and "version" in data and data["version"] != PLAN_VERSION:

@@ -11,6 +11,7 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import ray
 from ray import serve
@@ -20,6 +21,7 @@ from serving.loopback import bind_to_node_address
 from serving.messages import EngineReply, EngineRequest, EngineSpec, ReplicaReport
 
 REPORT_INTERVAL_S = 1.0
+REPORT_TIMEOUT_S = 5.0
 
 logger = logging.getLogger("ray.serve")
 
@@ -33,6 +35,7 @@ class EngineReplica:
         self._replica_id = serve.get_replica_context().replica_id.unique_id
         self._engine = await Engine.start(spec)
         self._started_s = time.time()
+        self._controller: Any = None
         self._reporting = asyncio.create_task(self._report_until_dead())
 
     async def generate(self, request: EngineRequest) -> AsyncIterator[list[EngineReply]]:
@@ -92,8 +95,19 @@ class EngineReplica:
                 logger.exception("engine of replica %s is dead, leaving", self._replica_id)
                 os._exit(1)
             try:
-                controller = ray.get_actor(self._spec.controller, namespace=self._spec.namespace)
-                controller.observe_replica.remote(self.report())
-            except ValueError:
-                pass  # the controller is restarting; it will ask nothing of the past
+                await self._tell_controller()
+            except Exception as error:
+                # Away or restarting: forget the handle and go on, or nobody would hear of this
+                # replica again.
+                logger.warning("the controller does not hear this replica: %r", error)
+                self._controller = None
             await asyncio.sleep(REPORT_INTERVAL_S)
+
+    async def _tell_controller(self) -> None:
+        if self._controller is None:
+            # In a thread: it asks Ray's head, and streams must not wait for it.
+            self._controller = await asyncio.to_thread(
+                ray.get_actor, self._spec.controller, namespace=self._spec.namespace
+            )
+        async with asyncio.timeout(REPORT_TIMEOUT_S):
+            await self._controller.observe_replica.remote(self.report())

@@ -169,3 +169,9 @@ def test_the_log_holds_all_it_needs(log):
     assert isinstance(header, Header)
     assert header.params == params(maximum=2, light=True)
     assert replace(header.params, tick_s=1.0) != header.params
+
+
+@pytest.mark.parametrize("line", ["[" * 100_000, "9" * 5000])
+def test_a_line_beyond_the_json_reader_is_a_config_error(line):
+    with pytest.raises(ConfigError, match=r"test.*cannot be read as JSON"):
+        parse_line(line, source="test")

@@ -93,6 +93,9 @@ def test_priorities_pull_apart(tmp_path):
         ({"model": "lama"}, UnknownNameError, "unknown model"),
         ({"cluster": "8xH9000"}, UnknownNameError, "unknown device"),
         ({"plot": "front.pdf"}, InputError, r"must end with \.html or \.png"),
+        ({"rate": "inf"}, InputError, "rate must be finite"),
+        ({"rate": "nan"}, InputError, "rate must be finite"),
+        ({"light": "llama-3.1-8b"}, InputError, "--light-name"),
     ],
 )
 def test_bad_input_is_an_error_that_says_why(tmp_path, changes, error, message):
@@ -122,3 +125,23 @@ def test_durations_need_a_unit_and_get_it(text, seconds):
 def test_what_is_no_duration_names_the_option(text):
     with pytest.raises(InputError, match="--ttft"):
         duration_s(text, option="--ttft")
+
+
+def test_the_ending_of_a_plot_is_checked_before_the_search(tmp_path):
+    result = invoke(*options(tmp_path, plot="front.pdf"))
+    assert isinstance(result.exception, InputError)
+    assert "considered" not in result.output
+    assert not (tmp_path / "plan.json").exists()
+
+
+@pytest.mark.parametrize(("rate", "warned"), [("0.5", False), ("1e6", True), ("1e308", True)])
+def test_a_rate_beyond_the_maximum_is_said(tmp_path, rate, warned):
+    changes = {"rate": rate, "plot": str(tmp_path / "a.html")}
+    result = invoke(*options(tmp_path, **changes))
+    assert result.exit_code == 0, result.output
+    lines = [line for line in result.output.splitlines() if "warning:" in line]
+    assert len(lines) == int(warned)
+    if warned:
+        main = load_plan(tmp_path / "plan.json").main
+        assert f"maximum of {main.replicas.maximum} replica(s)" in lines[0]
+        assert "are needed" in lines[0]

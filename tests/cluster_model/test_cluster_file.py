@@ -30,7 +30,19 @@ def test_one_node_and_mixed():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "x", "8x", "H100", "8 H100", "4x8x", "4.5xH100", "8xH100+", "9" * 5000 + "xH100"]
+    "text",
+    [
+        "",
+        "x",
+        "8x",
+        "H100",
+        "8 H100",
+        "4x8x",
+        "4.5xH100",
+        "8xH100+",
+        "٨xH100",
+        "9" * 5000 + "xH100",
+    ],
 )
 def test_malformed_text_shows_the_accepted_forms(text):
     with pytest.raises(InputError, match=r"malformed.*4x8xH200.*cluster\.yaml.*local"):

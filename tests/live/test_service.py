@@ -210,7 +210,7 @@ def test_killed_replica_costs_nobody_an_answer(live: LiveInstance) -> None:
     assert not result[0].malformed
     # A stream that was under way ends with an error event; everything else is answered.
     assert set(result[0].broken) <= {"stream"}
-    assert set(result[0].statuses) <= {200, 429, 503}
+    assert set(result[0].statuses) == {200}
     print(f"answered {recovered_s:.1f} s after the kill")
 
 
@@ -225,10 +225,18 @@ def test_killed_replica_costs_nobody_an_answer(live: LiveInstance) -> None:
 def test_any_other_process_may_die(live: LiveInstance, name: str) -> None:
     until(lambda: live.pool("main")["ready"] >= 1, limit_s=90, what="a replica")
     head = psutil.Process(int((live.home / "instance" / "head.pid").read_text()))
-    victim = next(p for p in head.children(recursive=True) if name in " ".join(p.cmdline()))
+    victim = next(p for p in head.children(recursive=True) if name in title(p))
     victim.kill()
     until(lambda: answers(live), limit_s=90, what=f"an answer after {name} died")
     until(lambda: controller_answers(live), limit_s=30, what="the controller to answer")
+
+
+def title(process: psutil.Process) -> str:
+    """What a process calls itself; empty if it has just ended."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
 
 
 def answers(live: LiveInstance) -> bool:

@@ -8,7 +8,7 @@ from cluster.errors import InputError
 from cluster.model.hardware import ClusterSpec
 from cluster.model.plan import Plan
 from cluster.model.workload import Slo, Workload
-from rl_search.checks import check_plan
+from rl_search.checks import check_plan, group_of
 from rl_search.planner import make_plan
 from rl_search.request import PlanRequest
 from tests.costmodel import specs
@@ -103,3 +103,15 @@ def test_another_device_is_bad_input(plan):
     other = ClusterSpec(name="other", groups=(specs.group(name="L40S"),))
     with pytest.raises(InputError, match="made for"):
         check_plan(plan, {"main": specs.dense()}, other)
+
+
+def test_the_group_is_that_of_the_plan_s_size(plan):
+    small, large = specs.group(nodes=1), specs.group(nodes=4)
+    assert group_of(plan, ClusterSpec(name="mixed", groups=(small, large))) == large
+    assert group_of(plan, ClusterSpec(name="shrunk", groups=(small,))) == small
+
+
+def test_several_groups_of_other_sizes_are_ambiguous(plan):
+    groups = (specs.group(nodes=1), specs.group(nodes=2))
+    with pytest.raises(InputError, match="has 1x8, 2x8 of it"):
+        group_of(plan, ClusterSpec(name="mixed", groups=groups))

@@ -9,13 +9,13 @@ from cluster.model.catalogue import get_model
 from cluster.model.cluster_file import parse_cluster
 from cluster.model.hardware import ClusterSpec
 from cluster.model.plan import parse_plan
-from cluster.model.rules import explain
+from cluster.model.rules import Severity, explain
 from cluster.model.workload import Slo, Workload
-from rl_search.checks import check_plan
+from rl_search.checks import check_plan, group_of
 from rl_search.exact import Priority, Question, evaluate, ranked
 from rl_search.planner import make_plan
 from rl_search.request import PlanRequest
-from rl_search.space import SpaceOptions
+from rl_search.space import Space, SpaceOptions
 from tests.costmodel import specs
 
 CLUSTER = ClusterSpec(name="2x8xtest", groups=(specs.group(nodes=2),))
@@ -167,6 +167,13 @@ def test_a_bound_out_of_reach_names_the_nearest_value():
         ({"max_replicas": 999}, "lower --max-replicas"),
         ({"min_replicas": 5, "max_replicas": 2}, "minimum <= maximum"),
         ({"headroom": 1.5}, "headroom"),
+        ({"workload": Workload(isl=9, osl=9, rate=float("inf"))}, "rate must be finite"),
+        ({"workload": Workload(isl=9, osl=9, rate=float("nan"))}, "rate must be finite"),
+        ({"workload": Workload(isl=9, osl=9, rate=0.0)}, "more than 0"),
+        ({"served_name": ".."}, "--served-name"),
+        ({"served_name": ""}, "empty"),
+        ({"light": specs.dense()}, "pass another --light-name"),
+        ({"light": specs.moe(), "light_name": "/x"}, "pass another --light-name"),
     ],
 )
 def test_contradictions_are_refused(changes, message):
@@ -200,3 +207,82 @@ def test_a_mixed_cluster_is_searched_group_by_group():
     )
     assert result.plan.cluster.device == "h200"
     assert {row.group.device.name for row in result.rows} == {"h100", "h200"}
+
+
+@pytest.mark.parametrize(
+    ("text", "priority"),
+    [
+        ("8xL4+8xH200", Priority.BALANCED),
+        ("8xL4+8xH200", Priority.THROUGHPUT),
+        ("8xH200+8xL4", Priority.INTERACTIVE),
+        ("8xH100+4x8xH100", Priority.BALANCED),
+        ("2xL40S+8xH200+64xCPU", Priority.BALANCED),
+    ],
+)
+def test_a_light_pool_is_planned_in_the_group_of_the_main_one(text, priority):
+    models = {"main": get_model("llama-3.1-70b"), "light": get_model("llama-3.1-8b")}
+    cluster = parse_cluster(text)
+    result = make_plan(
+        request(
+            model=models["main"],
+            light=models["light"],
+            cluster=cluster,
+            priority=priority,
+            slo=Slo(),
+        )
+    )
+    light = result.plan.light
+    assert light is not None
+    group = group_of(result.plan, cluster)
+    assert group == result.rows[0].group
+    pools = ((p.layout.to_layout(replicas=p.replicas.maximum)).devices for p in result.plan.pools)
+    assert sum(pools) <= group.devices
+    found = check_plan(result.plan, models, cluster)
+    assert [f for f in found if f.severity is Severity.ERROR] == []
+
+
+def test_the_light_layout_is_the_smallest_of_the_chosen_group():
+    models = {"main": get_model("llama-3.1-70b"), "light": get_model("llama-3.1-70b")}
+    # 131 GiB in bf16: many L4, or one B200.
+    made = make_plan(
+        request(
+            model=models["main"],
+            light=models["light"],
+            light_name="light",
+            cluster=parse_cluster("16xL4+8xB200"),
+            slo=Slo(),
+            priority=Priority.THROUGHPUT,
+        )
+    ).plan
+    assert made.cluster.device == "b200"
+    assert made.light is not None
+    assert made.light.layout.tp * made.light.layout.pp == 1
+
+
+def test_a_group_where_the_light_model_does_not_fit_is_no_candidate():
+    big = get_model("llama-3.1-70b")
+    small = get_model("llama-3.1-8b")
+    cluster = parse_cluster("8xH200+1xL4")
+    made = make_plan(request(model=small, light=big, cluster=cluster, slo=Slo()))
+    assert {row.group.device.name for row in made.rows} == {"h200"}
+    with pytest.raises(InfeasibleError, match=r"no layout of llama-3.1-70b fits.*larger cluster"):
+        make_plan(request(model=small, light=big, cluster=parse_cluster("1xL4"), slo=Slo()))
+
+
+@pytest.mark.parametrize("rate", [None, 1e-3, 1e300])
+def test_a_pool_that_may_sleep_starts_awake(rate):
+    workload = Workload(isl=2000, osl=500, rate=rate)
+    bounds = make_plan(request(min_replicas=0, workload=workload)).plan.main.replicas
+    assert bounds.minimum == 0
+    assert bounds.initial == (bounds.maximum if rate == 1e300 else 1)
+
+
+def test_a_space_beyond_memory_is_refused():
+    with pytest.raises(InputError, match=r"10,000,000.*--max-dp N.*`vllm` space.*smaller cluster"):
+        make_plan(
+            request(
+                model=get_model("deepseek-v3"),
+                cluster=parse_cluster("3000x8xH200"),
+                space=Space.ANY,
+            )
+        )

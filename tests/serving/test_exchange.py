@@ -11,9 +11,13 @@ from tests.serving.fakes import Stage, directive, report
 
 
 @contextlib.asynccontextmanager
-async def in_step(stage: Stage, exchange: Exchange) -> AsyncIterator[None]:
+async def in_step(
+    stage: Stage, exchange: Exchange, *, fail_open_s: float = 60.0
+) -> AsyncIterator[None]:
     task = asyncio.create_task(
-        keep_in_step(stage.service, exchange, interval_s=0.001, timeout_s=0.02)
+        keep_in_step(
+            stage.service, exchange, interval_s=0.001, timeout_s=0.02, fail_open_s=fail_open_s
+        )
     )
     try:
         yield
@@ -54,6 +58,22 @@ async def test_the_last_directive_stays_in_force_whatever_the_controller_does(
         trouble.clear()
         await eventually(lambda: "is back" in caplog.text)
     assert caplog.text.count("is away") == 1  # said once, not at every beat
+
+
+async def test_a_controller_that_stays_away_degrades_nobody_for_ever() -> None:
+    stage = Stage()
+    alive = True
+
+    async def exchange(_: GatewayReport) -> Directive:
+        if not alive:
+            raise RuntimeError("controller died")
+        return directive(report("a", sent_s=1000), tier=Tier.SHED)
+
+    async with in_step(stage, exchange, fail_open_s=0.05):
+        await eventually(lambda: stage.service.tier is Tier.SHED)
+        alive = False
+        await eventually(lambda: stage.service.tier is Tier.NORMAL)
+        assert stage.service.ready
 
 
 async def test_the_report_carries_the_traffic() -> None:

@@ -60,3 +60,33 @@ def test_the_silent_are_forgotten() -> None:
     heard.gateways = {"old": gateway("old", sent_s=0), "new": gateway("new", sent_s=1)}
     heard.forget(FORGET_AFTER_S + 0.5)
     assert (set(heard.replicas), set(heard.gateways)) == ({"new"}, {"new"})
+
+
+def routed(*ids: str) -> DeploymentState:
+    return DeploymentState(
+        name="main",
+        status="",
+        target=len(ids),
+        running=len(ids),
+        starting=0,
+        message="",
+        answering=frozenset(ids),
+    )
+
+
+def test_a_replica_that_is_being_stopped_is_not_offered_although_it_reports() -> None:
+    heard = Heard(deployments={"main": routed("a")}, deployments_s=100)
+    heard.replicas = {"a": report("a", sent_s=99), "victim": report("victim", sent_s=99)}
+    assert [r.replica_id for r in heard.answering(100) or ()] == ["a"]
+
+
+def test_replicas_that_answer_unheard_are_unknown_and_not_gone() -> None:
+    heard = Heard(deployments={"main": routed("a")}, deployments_s=100)
+    assert heard.answering(100) is None
+    assert Heard(deployments={"main": routed()}, deployments_s=100).answering(100) == ()
+
+
+def test_while_serve_is_silent_all_that_report_are_offered() -> None:
+    heard = Heard(deployments={"main": routed("a")}, deployments_s=100)
+    heard.replicas = {"b": report("b", sent_s=150)}
+    assert [r.replica_id for r in heard.answering(150) or ()] == ["b"]
