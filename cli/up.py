@@ -62,9 +62,10 @@ def command(
         console.print("already running, with this plan and configuration")
         _print_ready(running, console)
         return
+    _check_no_other(instance)
     if address is None:
         _check_devices(loaded)
-    _check_free(instance, settings)
+        _check_port(settings)
     for pool in loaded.pools:
         bounds = pool.replicas
         console.print(
@@ -152,7 +153,7 @@ def _same_already_running(instance: Instance, plan: Plan, *, config: str) -> Pro
     return progress if same else None
 
 
-def _check_free(instance: Instance, settings: ServeConfig) -> None:
+def _check_no_other(instance: Instance) -> None:
     if instance.head() is not None:
         raise InputError(
             "another plan or configuration is already being served (state in "
@@ -160,6 +161,9 @@ def _check_free(instance: Instance, settings: ServeConfig) -> None:
             "another beside it."
         )
     instance.sweep(grace_s=2.0)  # left by a head that was killed
+
+
+def _check_port(settings: ServeConfig) -> None:
     http = settings.http
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

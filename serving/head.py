@@ -116,11 +116,7 @@ class Head:
 
     def _start_ray(self) -> Any:
         if self._orders.address is not None:
-            return ray.init(
-                address=self._orders.address,
-                namespace=NAMESPACE,
-                runtime_env={"working_dir": str(_REPOSITORY), "excludes": [".venv", ".git"]},
-            )
+            return _join(self._orders.address)
         plan = self._orders.plan
         ranks = sum(
             pool.layout.to_layout(replicas=pool.replicas.maximum).devices for pool in plan.pools
@@ -272,6 +268,21 @@ def bury(process: psutil.Process) -> None:
 
 class _StopRequested(Exception):  # noqa: N818  # not an error: the user asked for it
     """SIGTERM came while the instance was starting."""
+
+
+def _join(address: str) -> Any:
+    """Connect to a running cluster; the repository travels to its nodes."""
+    try:
+        return ray.init(
+            address=address,
+            namespace=NAMESPACE,
+            runtime_env={"working_dir": str(_REPOSITORY), "excludes": [".venv", ".git"]},
+        )
+    except ConnectionError as error:
+        raise UnavailableError(
+            f"cannot connect to a Ray cluster at {address}. Is it up and reachable from here? If "
+            "it asks for a token, set RAY_AUTH_MODE=token (and RAY_AUTH_TOKEN_PATH)."
+        ) from error
 
 
 def _kill_controller() -> None:
