@@ -25,7 +25,7 @@ from serving.gateway import Gateway, GatewaySpec
 from serving.messages import EngineSpec
 
 CONTROLLER = "shardwise-controller"
-# Engines drop what is beyond their batch into a queue of their own; the gateway's line comes first.
+# No limit in practice: the gateway's line is what holds requests back, not Serve.
 _MAX_ONGOING = 4096
 
 

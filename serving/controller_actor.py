@@ -128,7 +128,7 @@ class ControllerActor:
             try:
                 await self._tick()
             except UnavailableError as error:
-                # Nothing was learned: the next tick sees older data, and holds if it is too old.
+                # Serve did not take a new target: unacknowledged, it is asked for again.
                 self._trouble = str(error)
                 logger.warning("%s", error)
             except Exception as error:

@@ -91,8 +91,8 @@ class Head:
     def _up(self) -> None:
         sources = resolve_sources(self._orders.plan)
         context = self._start_ray()
-        check_capacity(app.first_replicas(self._orders.plan), _nodes())
         self._listen()  # Ray has put its own handlers there
+        check_capacity(app.first_replicas(self._orders.plan), _nodes())
         self._tell("starting Serve and the controller", dashboard=context.dashboard_url)
         http = self._orders.config.http
         serve.start(http_options={"host": http.host, "port": http.port})
@@ -106,7 +106,8 @@ class Head:
             token=_auth_token(),
             log_path=str(self._instance.decisions_path.resolve()),
         )
-        self._must_be_free()
+        if self._orders.address is not None:
+            self._must_be_free()
         self._deployed = True
         app.start_controller(deployment)
         self._deploy(app.build(deployment))
@@ -160,8 +161,11 @@ class Head:
             raise UnavailableError(f"the application did not start: {why.rstrip('.')}.{where}")
 
     def _must_be_free(self) -> None:
-        """Refuse a second owner: two controllers on one application would fight."""
-        if self._states():
+        """Refuse a second owner: two controllers on one application would fight.
+
+        Raises UnavailableError if Serve does not say: what may be another's is not deployed over.
+        """
+        if asyncio.run(self._scaler().states()):
             raise InputError(
                 f"the cluster already runs a Serve application '{APP}'. Fix: `shardwise down` "
                 "where it was started, or delete it, before deploying another."
@@ -169,13 +173,15 @@ class Head:
 
     def _states(self) -> Mapping[str, DeploymentState]:
         """The deployments as Serve reports them, none if it does not answer yet."""
-        scaler = ServeScaler(
-            dashboard_url=f"http://{self._progress.dashboard}", app=APP, token=_auth_token()
-        )
         try:
-            return asyncio.run(scaler.states())
+            return asyncio.run(self._scaler().states())
         except UnavailableError:
             return {}
+
+    def _scaler(self) -> ServeScaler:
+        return ServeScaler(
+            dashboard_url=f"http://{self._progress.dashboard}", app=APP, token=_auth_token()
+        )
 
     def _wait_until_ready(self) -> None:
         http = self._orders.config.http

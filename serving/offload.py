@@ -1,8 +1,8 @@
 """How does a large request body not hold everyone's streams up? It is worked on off the loop.
 
-Parsing and tokenising cost about 5 µs a token: small bodies are done in place, where a thread would
-cost more than it saves; large ones queue for one thread, so that they never take more than one
-core from the streams.
+Parsing and tokenising cost time in proportion to the tokens: small bodies are done in place, where
+a thread would cost more than it saves; large ones queue for one thread, so that they never take
+more than one core from the streams.
 """
 
 from __future__ import annotations
