@@ -19,7 +19,9 @@ _TIMEOUT = httpx.Timeout(10.0, read=300.0)
 def command(
     message: Annotated[str | None, typer.Argument(help="One question; without it, a chat.")] = None,
     model: Annotated[str | None, typer.Option(help="Default: the planned model.")] = None,
-    max_tokens: Annotated[int, typer.Option(min=1)] = 256,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Default: what the model's context leaves.")
+    ] = None,
     temperature: Annotated[float, typer.Option(min=0.0, max=2.0)] = 0.0,
 ) -> None:
     """Ask, and print the answer as it comes."""
@@ -29,10 +31,11 @@ def command(
     console = out()
     asked: dict[str, Any] = {
         "model": model or progress.models[0],
-        "max_tokens": max_tokens,
         "temperature": temperature,
         "stream": True,
     }
+    if max_tokens is not None:
+        asked["max_tokens"] = max_tokens
     history: list[dict[str, str]] = []
     for question in [message] if message is not None else _questions():
         history.append({"role": "user", "content": question})
