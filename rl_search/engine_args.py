@@ -3,8 +3,8 @@
 `max_num_seqs` of a layout counts a whole replica, vLLM's counts one data-parallel rank.
 Quantisation is left to the checkpoint, which says it itself.
 
-On CPU cores an engine runs eagerly: it starts in 32 to 54 s instead of 84 to 108 s (two cores) and
-answers as fast. With pipeline stages it compiles all the same, as vLLM's CPU build fails an
+On CPU cores an engine runs eagerly: it starts without waiting for a compiler, and a lost replica is
+back sooner. With pipeline stages it compiles all the same, as vLLM's CPU build fails an
 assertion in an eager second stage. Its KV cache is asked for in bytes (`rl_search.kv_cache`).
 """
 
