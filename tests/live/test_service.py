@@ -224,11 +224,18 @@ def test_killed_replica_costs_nobody_an_answer(live: LiveInstance) -> None:
 )
 def test_any_other_process_may_die(live: LiveInstance, name: str) -> None:
     until(lambda: live.pool("main")["ready"] >= 1, limit_s=90, what="a replica")
-    head = psutil.Process(int((live.home / "instance" / "head.pid").read_text()))
-    victim = next(p for p in head.children(recursive=True) if name in title(p))
-    victim.kill()
+    # A replica may be on its way in or out after the test before: wait for one to be there.
+    until(lambda: bool(named(live, name)), limit_s=90, what=f"a process named {name}")
+    for victim in named(live, name):
+        victim.kill()
     until(lambda: answers(live), limit_s=90, what=f"an answer after {name} died")
     until(lambda: controller_answers(live), limit_s=30, what="the controller to answer")
+
+
+def named(live: LiveInstance, name: str) -> list[psutil.Process]:
+    """Processes of the instance that call themselves so."""
+    head = psutil.Process(int((live.home / "instance" / "head.pid").read_text()))
+    return [process for process in head.children(recursive=True) if name in title(process)]
 
 
 def title(process: psutil.Process) -> str:
@@ -249,7 +256,7 @@ def answers(live: LiveInstance) -> bool:
 
 def controller_answers(live: LiveInstance) -> bool:
     try:
-        return live.pool("main")["ready"] == 1
+        return int(live.pool("main")["ready"]) >= 1
     except (httpx.HTTPError, KeyError):
         return False
 
