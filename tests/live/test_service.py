@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -227,7 +228,8 @@ def test_any_other_process_may_die(live: LiveInstance, name: str) -> None:
     # A replica may be on its way in or out after the test before: wait for one to be there.
     until(lambda: bool(named(live, name)), limit_s=90, what=f"a process named {name}")
     for victim in named(live, name):
-        victim.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            victim.kill()
     until(lambda: answers(live), limit_s=90, what=f"an answer after {name} died")
     until(lambda: controller_answers(live), limit_s=30, what="the controller to answer")
 
