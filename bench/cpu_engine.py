@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 import psutil
 
-from cluster.costmodel.coefficients import DEFAULT
+from cluster.costmodel.calibration_file import default_coefficients
+from cluster.costmodel.case import make_case
 from cluster.costmodel.estimate import estimate
-from cluster.costmodel.grid import make_grid
 from cluster.costmodel.precision import as_held
 from cluster.costmodel.steps import StepLoad, step_parts, total
 from cluster.errors import InputError
@@ -147,10 +147,21 @@ def process_bytes() -> int:
 
 def decode_rate(model: ModelSpec, group: NodeGroup, *, batch: int, context: int) -> float:
     """Tokens/s of decode steps alone, `batch` sequences at `context` tokens, on one core."""
-    grid = make_grid(group, LayoutTable.from_layouts([Layout()]), DEFAULT)
-    b, none, at = (np.array([float(value)]) for value in (batch, 0, context))
-    load = StepLoad(decode=b, context=at, prefill=none, prompt=at, routed=b)
-    return batch / float(total(step_parts(as_held(model, group.device), grid, load))[0])
+    coefficients = default_coefficients()
+    table = LayoutTable.from_layouts([Layout()])
+    case = make_case(as_held(model, group.device), group, table, coefficients)
+    b, none, at, one = (np.array([float(value)]) for value in (batch, 0, context, 1))
+    load = StepLoad(
+        decode=b,
+        context=at,
+        prefill=none,
+        prompt=at,
+        routed=b,
+        queries=one,
+        cached=none,
+        offloaded=none,
+    )
+    return batch / float(total(step_parts(case, load, coefficients))[0])
 
 
 def first_token_s(model: ModelSpec, group: NodeGroup, *, length: int) -> float:

@@ -1,11 +1,14 @@
 """How long does a collective take on a group of devices? Alpha-beta, hierarchical across nodes.
 
-t = alpha + bytes / (efficiency * bandwidth), with the ring's share of bytes per device:
-all-reduce 2(n-1)/n, all-gather and reduce-scatter (n-1)/n, all-to-all (n-1)/n of what a device
-sends (Thakur, Rabenseifner, Gropp 2005). A group that leaves the scale-up domain works in two
-levels: scatter inside the domain, exchange 1/n_local of the bytes over each device's NIC, gather.
-Alpha grows slowly with n: engines use one-shot kernels for small messages (H100 under a CUDA
-graph, 8 KiB: 2.8 us at n=2, 3.5..5.1 us at n=8).
+Inside a scale-up domain an all-reduce of S bytes over n devices takes the faster of two kernels:
+one-shot, alpha + (n-1) S / (one_shot * link), where every device reads all; and two-shot (ring,
+NVLS), alpha + ring + 2 (n-1)/n S / (efficiency * link). All-gather and reduce-scatter move
+(n-1)/n S once, all-to-all the share that leaves a device (Thakur, Rabenseifner, Gropp 2005).
+Alpha is that of eight devices under a CUDA graph, times 0.55 + 0.15 log2 n (measured on H100 and
+B200, aiconfigurator 0.12's tables: 2.8, 3.1, 3.5 us for 2, 4, 8).
+A group that leaves the domain works in two levels: scatter inside it, exchange 1/n_local of the
+bytes over each device's NIC, gather. In an all-to-all both levels run at once, and a token that
+several experts of one remote domain want crosses the network once (DeepEP's forwarding).
 
 Shapes: sizes and group arrays (n,), result (n,) seconds. A group of one costs nothing.
 Invariants: monotone in bytes; a group inside one domain never costs more than one that leaves it.
@@ -18,21 +21,23 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cluster.costmodel.coefficients import Coefficients
-from cluster.model.hardware import Device
-
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fabric:
-    """Links as collectives see them: bytes/s one direction after efficiency, seconds of latency."""
+    """Links as collectives see them: bytes/s one direction after efficiency, seconds of latency.
 
-    link_bandwidth: float
-    link_latency_s: float
-    all_to_all_bandwidth: float
-    network_bandwidth: float
-    network_latency_s: float
+    Numbers or (n,). `link_latency_s` is a collective's over eight devices.
+    """
+
+    one_shot_bandwidth: Floats
+    link_bandwidth: Floats
+    link_latency_s: Floats
+    ring_s: float
+    all_to_all_bandwidth: Floats
+    network_bandwidth: Floats
+    network_latency_s: Floats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,18 +53,7 @@ class Ring:
         return np.ceil(self.ranks / self.local)
 
 
-def fabric_of(device: Device, coefficients: Coefficients) -> Fabric:
-    """The links of `device` after the efficiencies of `coefficients`."""
-    return Fabric(
-        link_bandwidth=device.link_bandwidth * coefficients.link_efficiency,
-        link_latency_s=device.link_latency_s * coefficients.captured_alpha,
-        all_to_all_bandwidth=device.link_bandwidth * coefficients.all_to_all_efficiency,
-        network_bandwidth=device.network_bandwidth * coefficients.network_efficiency,
-        network_latency_s=device.network_latency_s,
-    )
-
-
-def ring(ranks: Floats, stride: Floats, *, domain: int) -> Ring:
+def ring(ranks: Floats, stride: Floats, *, domain: Floats | float) -> Ring:
     """A group of `ranks` devices, `stride` device numbers apart, on domains of `domain`."""
     local = np.clip(np.floor(domain / stride), 1.0, ranks)
     return Ring(ranks=ranks, local=local)
@@ -67,16 +61,18 @@ def ring(ranks: Floats, stride: Floats, *, domain: int) -> Ring:
 
 def all_reduce(size: Floats, group: Ring, fabric: Fabric) -> Floats:
     """Sum `size` bytes over the group, the result on every rank."""
-    inside = 2.0 * _share(group.local) * size / fabric.link_bandwidth
-    across = 2.0 * _share(group.domains) * size / group.local / fabric.network_bandwidth
-    return inside + across + _alpha(group, fabric, rounds=2.0)
+    one_shot = (group.local - 1.0) * size / fabric.one_shot_bandwidth
+    two_shot = fabric.ring_s + 2.0 * _share(group.local) * size / fabric.link_bandwidth
+    inside = _alpha(group, fabric) + np.minimum(one_shot, two_shot)
+    across = 2.0 * _network(size / group.local, group, fabric)
+    return np.where(group.local > 1.0, inside, 0.0) + across
 
 
 def all_gather(size: Floats, group: Ring, fabric: Fabric) -> Floats:
     """Every rank ends with all `size` bytes, of which it had 1/ranks."""
-    inside = _share(group.local) * size / fabric.link_bandwidth
-    across = _share(group.domains) * size / group.local / fabric.network_bandwidth
-    return inside + across + _alpha(group, fabric, rounds=1.0)
+    inside = _alpha(group, fabric) + _share(group.local) * size / fabric.link_bandwidth
+    across = _network(size / group.local, group, fabric)
+    return np.where(group.local > 1.0, inside, 0.0) + across
 
 
 def reduce_scatter(size: Floats, group: Ring, fabric: Fabric) -> Floats:
@@ -84,12 +80,16 @@ def reduce_scatter(size: Floats, group: Ring, fabric: Fabric) -> Floats:
     return all_gather(size, group, fabric)
 
 
-def all_to_all(size: Floats, group: Ring, fabric: Fabric) -> Floats:
-    """Every rank sends `size` bytes, an equal share to each rank. Both link levels run at once."""
-    inside = (group.local - 1.0) / group.ranks * size / fabric.all_to_all_bandwidth
-    across = (group.ranks - group.local) / group.ranks * size / fabric.network_bandwidth
-    # DeepEP low-latency, H100: 14 us at EP8 rising to 32..43 us at EP32, 8 tokens.
-    return np.maximum(inside, across) + 2.0 * _alpha(group, fabric, rounds=1.0)
+def all_to_all(size: Floats, copies: Floats, group: Ring, fabric: Fabric) -> Floats:
+    """Every rank sends `copies` copies of its `size` bytes, each to a rank of its own, evenly."""
+    inside = copies * (group.local - 1.0) / group.ranks * size / fabric.all_to_all_bandwidth
+    remote = group.domains - 1.0
+    # Expected remote domains that at least one copy goes to.
+    reached = remote * (1.0 - (1.0 - 1.0 / group.domains) ** copies)
+    across = reached * size / fabric.network_bandwidth
+    latency = np.where(group.local > 1.0, 2.0 * _alpha(group, fabric), 0.0)
+    latency = latency + np.where(remote > 0.0, 2.0 * fabric.network_latency_s, 0.0)
+    return np.where(group.ranks > 1.0, np.maximum(inside, across) + latency, 0.0)
 
 
 def send_recv(size: Floats, *, leaves_domain: NDArray[np.bool_], fabric: Fabric) -> Floats:
@@ -99,11 +99,17 @@ def send_recv(size: Floats, *, leaves_domain: NDArray[np.bool_], fabric: Fabric)
     return np.where(leaves_domain, across, inside)
 
 
+def _network(size: Floats, group: Ring, fabric: Fabric) -> Floats:
+    """One exchange of `size` bytes per device among the domains of the group."""
+    rounds = np.ceil(np.log2(group.domains))
+    return np.asarray(
+        _share(group.domains) * size / fabric.network_bandwidth + rounds * fabric.network_latency_s
+    )
+
+
 def _share(ranks: Floats) -> Floats:
     return (ranks - 1.0) / ranks
 
 
-def _alpha(group: Ring, fabric: Fabric, *, rounds: float) -> Floats:
-    inside = np.where(group.local > 1.0, 1.0 + 0.25 * np.log2(group.local), 0.0)
-    across = rounds * np.ceil(np.log2(group.domains))
-    return np.asarray(fabric.link_latency_s * inside + fabric.network_latency_s * across)
+def _alpha(group: Ring, fabric: Fabric) -> Floats:
+    return np.asarray(fabric.link_latency_s * (0.55 + 0.15 * np.log2(group.local)))

@@ -1,107 +1,150 @@
-"""How long does a matrix product take on one device? The roofline with measured efficiencies.
+"""How long do a step's matrix products take on one device? A roofline with measured curves.
 
-t = max(flops / (peak * mfu * M / (M + half)), bytes / (bandwidth * mbu)), M tokens (Williams,
-Waterman, Patterson 2009). Routed experts: T tokens with k choices of E experts touch
-E * (1 - (1 - k/E)^T) of them, so a small batch reads few experts, a large one all.
+    t = floor + serial K + ((flops / (peak mfu M/(M+half)))^4 + (bytes / (bandwidth mbu))^4)^(1/4)
 
-Shapes: tokens (n,), result (n,) seconds of one operator of one layer.
+M tokens, K the product's inner dimension on this device (Williams, Waterman, Patterson 2009; form
+and curves fitted to operator tables, see docs/cost-model.md). The fourth power rounds the knee.
+
+Routed experts: T tokens of all data-parallel ranks with k of E choices each touch
+E' (1 - (1 - k/E')^T) experts, E' = hot E, because routing is skewed; a rank reads those it holds.
+Many tokens load the fullest of ep ranks more than the mean: 1 + skew log2(ep) T/(T + 768). A thin
+slice of an expert (intermediate I per device) wastes part of a tile: times (I + slice)/I.
+
+Shapes: tokens (n,), result (k, n) seconds per step, all layers that hold the operator.
 Invariants: t >= flops / peak and t >= bytes / bandwidth; t is monotone in tokens.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 from numpy.typing import NDArray
 
-from cluster.costmodel.coefficients import compute_format, gemm_curve
-from cluster.costmodel.grid import Grid
-from cluster.model.formats import NumberFormat
-from cluster.model.model_spec import Group, ModelSpec, Operator
+from cluster.costmodel.case import Case
+from cluster.costmodel.chain import EXPERT, EXPERTS, HEAD, TENSOR
+from cluster.costmodel.coefficients import Coefficients
 
 Floats = NDArray[np.float64]
+_MANY_TOKENS = 768.0  # routing skew costs where compute limits (tables: between 256 and 2048)
 
 
-def gemm_s(
-    *, flops: Floats, bytes_: Floats, tokens: Floats, stored: NumberFormat, grid: Grid
+@dataclass(frozen=True, kw_only=True)
+class Tokens:
+    """What a step's products see, (n,): tokens of a rank, logits rows, tokens routed by all."""
+
+    here: Floats
+    sampled: Floats
+    routed: Floats
+
+
+def cuts(case: Case) -> Floats:
+    """Ranks that divide each operator's matrices in the Megatron scheme, (k, n)."""
+    cut = case.chain.cut
+    return np.where(
+        cut == TENSOR, case.grid.tp, np.where(cut == EXPERT, case.grid.moe_tp, 1.0)
+    ).astype(np.float64)
+
+
+def operators_s(case: Case, tokens: Tokens, coefficients: Coefficients) -> Floats:
+    """Seconds of every operator, (k, n), experts included."""
+    chain, engine, values = case.chain, case.engine, coefficients.values
+    is_expert = chain.part == EXPERTS
+    seconds = np.empty((len(chain.count), len(tokens.here)))
+    some = np.flatnonzero(~is_expert.all(axis=1))
+    part = replace(case, chain=chain.take(some))
+    seconds[some] = dense_s(part, tokens, coefficients, cut=cuts(part), by_row=part.chain.by_row)
+    experts = np.flatnonzero(is_expert.any(axis=1))
+    if len(experts):
+        part = replace(case, chain=chain.take(experts))
+        routed = experts_s(part, tokens, coefficients, cut=cuts(part)) * values[engine.experts]
+        seconds[experts] = np.where(is_expert[experts], routed, seconds[experts])
+    busy = np.where(chain.part == HEAD, tokens.sampled, tokens.here) > 0.0
+    return np.where(busy, seconds * chain.count, 0.0)
+
+
+def dense_s(
+    case: Case,
+    tokens: Tokens,
+    coefficients: Coefficients,
+    *,
+    cut: Floats,
+    by_row: NDArray[np.bool_],
 ) -> Floats:
-    """Seconds of a matrix product of `flops` operations reading and writing `bytes_`.
+    """Seconds of one layer's operators whose matrices `cut` ranks share, (k, n).
 
-    `tokens` is the M of the product (per expert for grouped products), shape (n,).
+    `by_row`: cut along the input, so that each rank multiplies a slice of K.
     """
-    device = grid.device
-    curve = gemm_curve(stored, device, grid.coefficients)
-    peak = device.flops[compute_format(stored, device)]
-    waste = 1.0 + curve.half_tokens / np.maximum(tokens, 1e-9)
-    compute = flops / (peak * curve.mfu) * waste
-    memory = bytes_ / (device.memory_bandwidth * curve.mbu)
-    return np.where(tokens > 0.0, np.maximum(compute, memory), 0.0)
+    chain, values = case.chain, coefficients.values
+    rows = np.where(by_row, chain.rows / cut, chain.rows)
+    cols = np.where(by_row, chain.cols, chain.cols / cut)
+    m = np.where(chain.part == HEAD, tokens.sampled, tokens.here)
+    weights = rows * cols * chain.matrices
+    bytes_ = weights * chain.bytes_ + m * (rows + cols) * chain.matrices * case.machine.width
+    core = _roofline(case, coefficients, flops=2.0 * weights * m, bytes_=bytes_, m=m)
+    core = core * values[case.engine.gemm]
+    return np.asarray(core + _floor(case, coefficients) + values[chain.serial_s] * rows)
 
 
-def shards(operator: Operator, grid: Grid) -> Floats:
-    """Ranks that divide the operator's matrices among them, shape (n,)."""
-    if operator.group is Group.EXPERTS:
-        return grid.moe_tp * grid.moe_ep
-    if operator.group is Group.REPLICATED:
-        return np.ones_like(grid.tp)
-    return grid.tp
-
-
-def operator_s(
-    operator: Operator, tokens: Floats, *, routed: Floats, model: ModelSpec, grid: Grid
-) -> Floats:
-    """Seconds of one operator for `tokens` tokens of one data-parallel rank, shape (n,).
-
-    `routed` is what all data-parallel ranks together send to the experts, shape (n,).
-    """
-    if operator.rows == 0 or operator.cols == 0:
-        return np.zeros_like(tokens)
-    if operator.group is Group.EXPERTS:
-        return _experts_s(operator, routed, model=model, grid=grid)
-    cut = shards(operator, grid)
-    active = min(operator.active, float(operator.copies))
-    weights = active * operator.rows * operator.cols / cut
-    activations = tokens * (operator.rows + operator.cols / cut) * active
-    bytes_ = weights * operator.format.bytes + activations * activation_bytes(grid)
-    return gemm_s(
-        flops=2.0 * weights * tokens,
-        bytes_=bytes_,
-        tokens=tokens,
-        stored=operator.format,
-        grid=grid,
+def experts_s(case: Case, tokens: Tokens, coefficients: Coefficients, *, cut: Floats) -> Floats:
+    """Seconds of one layer's routed experts, (k, n); rows of other operators mean nothing."""
+    chain, grid, body = case.chain, case.grid, case.body
+    visits, read = expert_load(case, tokens.routed, coefficients)
+    weights = chain.rows * chain.cols * chain.matrices / cut
+    inner = np.where(chain.by_row, chain.rows, chain.cols / 2.0) / grid.moe_tp
+    waste = 1.0 + coefficients.value("experts.slice") / inner
+    width = case.machine.width
+    activations = visits * (chain.rows + chain.cols) / grid.moe_tp * chain.matrices * width
+    core = _roofline(
+        case,
+        coefficients,
+        flops=2.0 * weights * visits * waste,
+        bytes_=read * weights * chain.bytes_ * waste + activations,
+        m=visits / np.maximum(read, 1e-9),
     )
+    return np.where(body.moe_layers > 0.0, core + 0.5 * _floor(case, coefficients), 0.0)
 
 
-def activation_bytes(grid: Grid) -> float:
-    """Bytes of an activation element: 16 bits on an accelerator, 32 on a CPU."""
-    return 4.0 if grid.device.kind == "cpu" else 2.0
-
-
-def skew(grid: Grid) -> Floats:
-    """Load of the fullest expert rank over the mean, shape (n,)."""
-    return 1.0 + grid.coefficients.expert_skew * np.log2(grid.moe_ep)
-
-
-def _experts_s(operator: Operator, routed: Floats, *, model: ModelSpec, grid: Grid) -> Floats:
-    experts = float(max(model.experts, 1))
-    chosen = float(model.experts_per_token)
-    matrices = operator.copies / experts  # matrices of this operator per expert
-    touched = experts * (1.0 - (1.0 - min(chosen / experts, 1.0)) ** routed)
-    per_expert = routed * chosen / np.maximum(touched, 1e-9)
-    matrix = float(operator.rows) * operator.cols * matrices
-    visits = routed * chosen / grid.moe_ep * skew(grid)  # (token, expert) pairs of a rank
-    # A rank never reads more experts than it holds, and at least the one it works on.
-    read = np.minimum(touched / grid.moe_ep * skew(grid), experts / grid.moe_ep)
-    read = np.maximum(read, np.minimum(1.0, touched))
-    activations = visits * (operator.rows + operator.cols) / grid.moe_tp * matrices
-    bytes_ = read * matrix / grid.moe_tp * operator.format.bytes + activations * activation_bytes(
-        grid
-    )
+def expert_load(case: Case, routed: Floats, coefficients: Coefficients) -> tuple[Floats, Floats]:
+    """(token, expert) pairs of the fullest rank, and experts it reads; (n,) each."""
+    body, grid = case.body, case.grid
+    experts, chosen = body.experts, body.chosen
+    hot = np.maximum(experts * coefficients.value("experts.hot"), np.minimum(chosen * 1.5, experts))
+    touched = hot * (1.0 - (1.0 - np.minimum(chosen / hot, 1.0)) ** routed)
+    touched = np.minimum(touched, routed * chosen)
     # With few tokens per rank the visits are lumpy: at least one expert's worth on some rank.
-    visits = np.maximum(visits, np.minimum(routed * chosen, 1.0))
-    return gemm_s(
-        flops=2.0 * matrix * visits / grid.moe_tp,
-        bytes_=bytes_,
-        tokens=per_expert,
-        stored=operator.format,
-        grid=grid,
+    visits = np.maximum(
+        routed * chosen / grid.moe_ep * skew(case, routed, coefficients),
+        np.minimum(routed * chosen, 1.0),
     )
+    read = np.clip(touched / grid.moe_ep, np.minimum(1.0, touched), experts / grid.moe_ep)
+    return visits, read
+
+
+def skew(case: Case, routed: Floats, coefficients: Coefficients) -> Floats:
+    """Load of the fullest expert rank over the mean, (n,)."""
+    amount = coefficients.value("experts.skew") * routed / (routed + _MANY_TOKENS)
+    return np.asarray(1.0 + amount * np.log2(case.grid.moe_ep))
+
+
+def rounded_knee(*seconds: Floats) -> Floats:
+    """The fourth root of the sum of fourth powers: the largest, with rounded corners."""
+    whole: Floats | float = 0.0
+    for part in seconds:
+        square = part * part  # numpy's own fourth power is many times slower
+        whole = whole + square * square
+    return np.asarray(np.sqrt(np.sqrt(whole)))
+
+
+def _floor(case: Case, coefficients: Coefficients) -> Floats:
+    return np.asarray(coefficients.values[case.chain.floor_s])
+
+
+def _roofline(
+    case: Case, coefficients: Coefficients, *, flops: Floats, bytes_: Floats, m: Floats
+) -> Floats:
+    chain, values = case.chain, coefficients.values
+    peak = chain.peak * values[chain.mfu]
+    compute = flops / peak * (1.0 + values[chain.half_tokens] / np.maximum(m, 1e-9))
+    memory = bytes_ / (case.machine.memory_bandwidth * values[chain.mbu])
+    return rounded_knee(compute, memory)

@@ -1,6 +1,6 @@
 """What do users and the budget see of each layout? The one entry point of the cost model.
 
-tokens/s/user = 1 / TPOT; tokens/s/device = X * OSL / devices; X from `steady.steady_state`.
+tokens/s/user = 1 / TPOT; tokens/s/device = X * OSL / devices; X from `service.steady_state`.
 Cost per million output tokens = price/h * devices / 3600 / (X * OSL) * 1e6.
 
 Shapes: everything (n,), n = number of layouts; concurrency a number or (n,) per replica.
@@ -9,23 +9,42 @@ Invariants: one row estimated alone equals the same row in a table; parts sum to
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cluster.costmodel.coefficients import DEFAULT, Coefficients
-from cluster.costmodel.grid import make_grid
+from cluster.costmodel.calibration_file import default_coefficients
+from cluster.costmodel.case import Grid, make_case
+from cluster.costmodel.coefficients import Coefficients
 from cluster.costmodel.memory import DEFAULT_HEADROOM, MemoryTable, memory_table
 from cluster.costmodel.precision import as_held
-from cluster.costmodel.steady import prefill_only, steady_state
+from cluster.costmodel.service import Demand, SteadyState, prefill_only, steady_state
+from cluster.costmodel.speculation import Speculation
 from cluster.costmodel.steps import Parts
 from cluster.model.hardware import NodeGroup
 from cluster.model.layout import LayoutTable
 from cluster.model.model_spec import ModelSpec
-from cluster.model.workload import Workload
+from cluster.model.workload import Lengths, Workload
 
 Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serving:
+    """How a replica is served, beside its layout.
+
+    `backend` vllm, sglang or trtllm, and its `version` where a calibration knows it;
+    `offload_bytes` of each device's weights lie in host memory (vLLM's `cpu_offload_gb`).
+    """
+
+    backend: str = "vllm"
+    version: str = ""
+    speculation: Speculation | None = None
+    offload_bytes: float = 0.0
+
+
+PLAIN = Serving()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +52,9 @@ class EstimateTable:
     """Estimates of n layouts of one replica each; seconds, tokens, bytes per device, USD.
 
     `running` is how many of `concurrency` sequences the batch limit and the KV cache admit.
-    `parts` sum to `tpot_s`, `ttft_parts` to `ttft_s`. `cost_per_million_tokens` is NaN where
-    the device has no price. Rows that do not fit hold numbers all the same: look at `fits`.
+    `parts` sum to `tpot_s`, `ttft_parts` to `ttft_s`; `state` is the operating point of one
+    data-parallel rank. `cost_per_million_tokens` is NaN where the device has no price. Rows that
+    do not fit hold numbers all the same: look at `fits`.
     """
 
     ttft_s: Floats
@@ -49,6 +69,7 @@ class EstimateTable:
     memory: MemoryTable
     parts: Parts
     ttft_parts: Parts
+    state: SteadyState
     cost_per_million_tokens: Floats
     provenance: str
 
@@ -81,34 +102,43 @@ def estimate(
     *,
     concurrency: ArrayLike,
     headroom: float = DEFAULT_HEADROOM,
-    coefficients: Coefficients = DEFAULT,
+    coefficients: Coefficients | None = None,
+    serving: Serving = PLAIN,
 ) -> EstimateTable:
     """Estimate every layout of `table` with `concurrency` requests always in flight per replica.
 
     Never raises for layouts that do not fit: the memory columns say by how much.
     """
+    chosen = coefficients if coefficients is not None else default_coefficients()
     model = as_held(model, group.device)
-    grid = make_grid(group, table, coefficients)
+    case = make_case(
+        model, group, table, chosen, backend=serving.backend, version=serving.version
+    ).merged()
+    grid = case.grid
     context = workload.isl + workload.osl
-    memory = memory_table(model, grid, table, context=context, headroom=headroom)
+    memory = memory_table(
+        model,
+        group.device,
+        grid,
+        table,
+        context=context,
+        headroom=headroom,
+        offloaded=serving.offload_bytes,
+    )
     offered = np.broadcast_to(np.asarray(concurrency, dtype=np.float64), grid.tp.shape)
     batch = np.minimum(np.asarray(table.max_num_seqs, dtype=np.float64), memory.max_sequences)
     # A replica that fits nothing is estimated with one sequence per rank, and marked by `fits`.
     running = np.minimum(offered, np.maximum(batch, grid.dp))
-    chunk = np.asarray(table.max_num_batched_tokens, dtype=np.float64)
-    state = steady_state(
-        model,
-        grid,
-        workload,
-        chunk=chunk,
-        offered=np.maximum(offered / grid.dp, 1.0),
-        admitted=np.maximum(running / grid.dp, 1.0),
+    demand = replace(
+        demand_of(grid, workload, serving, table, offered=offered, running=running),
+        offloaded=memory.offloaded,
     )
+    state = steady_state(case, demand, chosen)
     # With fewer requests than ranks, some ranks are idle.
     ranks = np.minimum(grid.dp, offered)
     rate = state.requests_per_s * ranks
     tokens = rate * workload.osl
-    prefill, _ = prefill_only(model, grid, workload, chunk=chunk)
+    prefill, _ = prefill_only(case, demand, chosen)
     tpot, price = state.tpot_s, group.device.price_per_hour
     hourly = np.full_like(grid.tp, np.nan if price is None else price) * grid.devices
     return EstimateTable(
@@ -124,6 +154,38 @@ def estimate(
         memory=memory,
         parts=state.tpot_parts,
         ttft_parts=state.ttft_parts,
+        state=state,
         cost_per_million_tokens=hourly / 3600.0 / tokens * 1e6,
-        provenance=coefficients.provenance,
+        provenance=chosen.provenance,
+    )
+
+
+def demand_of(
+    grid: Grid,
+    workload: Workload,
+    serving: Serving,
+    table: LayoutTable,
+    *,
+    offered: Floats,
+    running: Floats,
+) -> Demand:
+    """What one data-parallel rank of each layout is asked, `running` of `offered` per replica."""
+
+    def column(value: float) -> Floats:
+        return np.full_like(grid.tp, value)
+
+    speculation = serving.speculation
+    drafts = 0 if speculation is None else speculation.drafts
+    return Demand(
+        isl=column(workload.isl),
+        osl=column(workload.osl),
+        cached=column(workload.isl * workload.prefix_hit),
+        equal=np.full(grid.tp.shape, workload.lengths is Lengths.EQUAL),
+        queries=column(1.0 + drafts),
+        accepted=column(1.0 if speculation is None else speculation.accepted),
+        draft_share=column(0.0 if speculation is None else drafts * speculation.draft_share),
+        offloaded=column(serving.offload_bytes),
+        chunk=np.asarray(table.max_num_batched_tokens, dtype=np.float64),
+        offered=np.maximum(offered / grid.dp, 1.0),
+        admitted=np.maximum(running / grid.dp, 1.0),
     )

@@ -17,11 +17,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cluster.costmodel.attention import kv_shards
-from cluster.costmodel.compute import activation_bytes, shards
-from cluster.costmodel.grid import Grid
+from cluster.costmodel.case import Grid
+from cluster.model.hardware import Device
 from cluster.model.layout import LayoutTable
-from cluster.model.model_spec import Group, LayerKind, ModelSpec, Operator
+from cluster.model.model_spec import (
+    AttentionKind,
+    AttentionSpec,
+    Group,
+    LayerKind,
+    ModelSpec,
+    Operator,
+)
 
 Floats = NDArray[np.float64]
 DEFAULT_HEADROOM = 0.2
@@ -32,7 +38,8 @@ CPU_KV_LIMIT = 2.0 * 1024**3
 class MemoryTable:
     """Bytes per device, shape (n,), and what they leave for the KV cache.
 
-    `kv_budget` may be negative: by so much the weights are over the limit.
+    `offloaded`: bytes of weights that the host holds. `kv_budget` may be negative: by so much the
+    weights are over the limit.
     `sequence_bytes`: KV of one sequence of the workload's full context on its fullest device.
     """
 
@@ -44,6 +51,7 @@ class MemoryTable:
     sequence_bytes: Floats
     max_sequences: Floats
     kv_capacity_tokens: Floats
+    offloaded: Floats
 
     @property
     def fits(self) -> NDArray[np.bool_]:
@@ -52,17 +60,29 @@ class MemoryTable:
 
 
 def memory_table(
-    model: ModelSpec, grid: Grid, table: LayoutTable, *, context: int, headroom: float
+    model: ModelSpec,
+    device: Device,
+    grid: Grid,
+    table: LayoutTable,
+    *,
+    context: int,
+    headroom: float,
+    offloaded: float = 0.0,
 ) -> MemoryTable:
-    """Memory of each layout for sequences of `context` tokens (prompt and output)."""
+    """Memory of each layout for sequences of `context` tokens (prompt and output).
+
+    `offloaded` bytes of each device's weights lie in host memory instead.
+    """
     layers = float(model.num_layers)
     stage = np.ceil(layers / grid.pp)
     weights = _stage_weights(model, grid, stage) + _vocabulary(model, grid)
-    activations = _activations(model, grid, table)
-    reserved = np.full_like(grid.tp, grid.device.reserved_bytes)
-    limit = grid.device.memory_bytes * (1.0 - headroom)
+    moved = np.minimum(offloaded, weights)
+    weights = weights - moved
+    activations = _activations(model, device, grid, table)
+    reserved = np.full_like(grid.tp, device.reserved_bytes)
+    limit = device.memory_bytes * (1.0 - headroom)
     budget = limit - weights - activations - reserved
-    if grid.device.kind == "cpu":
+    if device.kind == "cpu":
         budget = np.minimum(budget, CPU_KV_LIMIT)
     sequence = _sequence_bytes(model, grid, context=float(context)) * stage / layers
     per_rank = np.floor(np.maximum(budget, 0.0) / sequence)
@@ -75,6 +95,7 @@ def memory_table(
         sequence_bytes=sequence,
         max_sequences=per_rank * grid.dp,
         kv_capacity_tokens=np.floor(np.maximum(budget, 0.0) / sequence * context) * grid.dp,
+        offloaded=moved,
     )
 
 
@@ -110,7 +131,7 @@ def _vocabulary(model: ModelSpec, grid: Grid) -> Floats:
     return np.where(grid.pp > 1.0, np.maximum(embedding, head), embedding + head)
 
 
-def _activations(model: ModelSpec, grid: Grid, table: LayoutTable) -> Floats:
+def _activations(model: ModelSpec, device: Device, grid: Grid, table: LayoutTable) -> Floats:
     """Live tensors of one step: residual, the widest operator's input and output, logits."""
     tokens = np.asarray(table.max_num_batched_tokens, dtype=np.float64)
     widest = np.zeros_like(grid.tp)
@@ -122,7 +143,8 @@ def _activations(model: ModelSpec, grid: Grid, table: LayoutTable) -> Floats:
             widest = np.maximum(widest, op.active * (op.rows + op.cols / cut))
     sequences = np.ceil(np.asarray(table.max_num_seqs, dtype=np.float64) / grid.dp)
     logits = np.minimum(sequences, tokens) * model.vocab * 4.0
-    live = tokens * (4.0 * model.hidden + widest) * activation_bytes(grid)
+    width = 4.0 if device.kind == "cpu" else 2.0
+    live = tokens * (4.0 * model.hidden + widest) * width
     return np.asarray(live + logits)
 
 
@@ -134,3 +156,20 @@ def _sequence_bytes(model: ModelSpec, grid: Grid, *, context: float) -> Floats:
         elements = stored * spec.kv_elements + spec.state_elements
         total += count * elements * model.kv_format.bytes / kv_shards(spec, grid.tp)
     return np.maximum(total, 1.0)
+
+
+def shards(operator: Operator, grid: Grid) -> Floats:
+    """Ranks that divide the operator's matrices among them, shape (n,)."""
+    if operator.group is Group.EXPERTS:
+        return grid.moe_tp * grid.moe_ep
+    if operator.group is Group.REPLICATED:
+        return np.ones_like(grid.tp)
+    return grid.tp
+
+
+def kv_shards(spec: AttentionSpec, tp: Floats) -> Floats:
+    """Into how many different parts tensor parallelism cuts the KV cache, shape (n,)."""
+    if spec.kind is AttentionKind.MLA:
+        return np.ones_like(tp)
+    heads = spec.heads if spec.kind is AttentionKind.LINEAR else spec.kv_heads
+    return np.minimum(tp, float(max(heads, 1)))

@@ -79,7 +79,8 @@ class AttentionSpec:
     `context_limit` bounds the attended context (sliding window, chunk, sparse top-k), None = all.
     `window` bounds what is *stored* (a sliding window frees older blocks), None = all tokens.
     `qk_dim`, `v_dim` per head in prefill; `decode_qk_dim`, `decode_v_dim` in decode where they
-    differ (MLA absorbed into the latent), 0 = the same. `index_heads` x `index_dim`: queries of a
+    differ (MLA absorbed into the latent), 0 = the same. `tp_norms`: norms over all heads together,
+    whose sum tensor parallelism has to reduce. `index_heads` x `index_dim`: queries of a
     sparse-attention indexer that scores the whole context before `context_limit` applies.
     """
 
@@ -96,6 +97,7 @@ class AttentionSpec:
     decode_v_dim: int = 0
     index_heads: int = 0
     index_dim: int = 0
+    tp_norms: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

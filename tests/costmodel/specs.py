@@ -113,3 +113,13 @@ def _model(name: str, layers: tuple[tuple[LayerKind, int], ...], *, hidden: int)
         heads=32,
         kv_heads=8,
     )
+
+
+def single(*, rows: int, cols: int, stored: NumberFormat) -> ModelSpec:
+    """One layer of one matrix product, nothing else that multiplies."""
+    kind = LayerKind(
+        name="one",
+        operators=(Operator(name="up", group=Group.DENSE, rows=rows, cols=cols, format=stored),),
+        attention=attention(),
+    )
+    return _model("toy-single", ((kind, 1),), hidden=rows)

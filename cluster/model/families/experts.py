@@ -5,6 +5,8 @@ Parameters of a mixture layer: router hidden x experts, and 3 x hidden x interme
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from cluster.model.families.common import (
     FULL,
     SLIDING,
@@ -128,6 +130,8 @@ def minimax_m2(config: FamilyConfig) -> ModelSpec:
             head_dim=heads.head_dim,
             extra_params=config.hidden + qk_norm,
         )
+        if qk_norm:  # over all heads together: two sums of squares per token and layer
+            spec = replace(spec, tp_norms=2)
         moe = routed_experts(
             layer,
             experts=experts,
