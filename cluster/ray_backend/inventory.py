@@ -64,3 +64,11 @@ def _match(product: str) -> Device:
         f"this machine's GPU is '{product}', which is not in the hardware catalogue "
         f"({', '.join(sorted(DEVICES))}). Fix: describe it in a cluster file."
     )
+
+
+def device_of(product: str, *, kind: str) -> Device:
+    """The catalogue's entry of a measured product: any CPU is `cpu`, a GPU is known by its name.
+
+    Raises UnavailableError for a GPU the catalogue does not have.
+    """
+    return get_device("cpu") if kind == "cpu" else _match(product)

@@ -1,0 +1,1 @@
+"""How far is the cost model from measurements, and which constants bring it closer?"""
