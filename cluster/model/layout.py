@@ -8,17 +8,23 @@ is the case tp = moe_tp = TP, dp = moe_ep = EP.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
+Dims = tuple[tuple[str, "Dim"], ...]
+"""Choices that differ from the Megatron scheme, by name; `kind:name` is of one layer kind only."""
 
 
 class Dim(StrEnum):
-    """Along which dimension of its weight a fused operator is cut."""
+    """Along which dimension of its weight a fused operator is cut over the tensor-parallel ranks.
+
+    The residual stream (`residual`) and the attention core (`attention_core`) have no weights: of
+    the stream `0` cuts the tokens, of the core `1` cuts the heads; whole on every rank is `-`.
+    """
 
     ROW = "0"  # input dimension: partial sums, all-reduce or reduce-scatter after
     COLUMN = "1"  # output dimension: all-gather after, or none if the next is cut by row
@@ -31,7 +37,8 @@ class Layout:
 
     `max_num_seqs`: sequences in a decode batch of one replica (all dp ranks together).
     `max_num_batched_tokens`: tokens of one engine step of one dp rank (the prefill chunk).
-    `dims`: per fused operator where it differs from the default (Megatron: column then row).
+    `dims`: per fused operator where it differs from the default (Megatron: column then row), in
+    the words of `cluster.costmodel.sharding`.
     """
 
     tp: int = 1
@@ -42,7 +49,7 @@ class Layout:
     replicas: int = 1
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 2048
-    dims: tuple[tuple[str, Dim], ...] = ()
+    dims: Dims = ()
 
     @property
     def devices_per_replica(self) -> int:
@@ -82,7 +89,10 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class LayoutTable:
-    """Many layouts as columns of equal length n: what the cost model is vectorised over."""
+    """Many layouts as columns of equal length n: what the cost model is vectorised over.
+
+    Row i has the per-operator dims `assignments[dims[i]]`; `dims` None: all are the default ones.
+    """
 
     tp: Ints
     dp: Ints
@@ -92,15 +102,24 @@ class LayoutTable:
     replicas: Ints
     max_num_seqs: Ints
     max_num_batched_tokens: Ints
+    dims: Ints | None = None
+    assignments: tuple[Dims, ...] = ((),)
 
     def __len__(self) -> int:
         return len(self.tp)
 
     @classmethod
     def from_layouts(cls, layouts: Iterable[Layout]) -> LayoutTable:
-        """Columns from rows (per-operator dims are not carried)."""
-        rows = [tuple(getattr(layout, name) for name in _COLUMNS) for layout in layouts]
-        return cls.from_rows(rows)
+        """Columns from rows."""
+        listed = list(layouts)
+        table = cls.from_rows(
+            [tuple(getattr(layout, name) for name in _COLUMNS) for layout in listed]
+        )
+        if not any(layout.dims for layout in listed):
+            return table
+        known: dict[Dims, int] = {(): 0}
+        indices = [known.setdefault(layout.dims, len(known)) for layout in listed]
+        return table.with_dims(np.asarray(indices, dtype=np.int64), tuple(known))
 
     @classmethod
     def from_rows(cls, rows: Sequence[tuple[int, ...]]) -> LayoutTable:
@@ -119,11 +138,42 @@ class LayoutTable:
             replicas=int(self.replicas[index]),
             max_num_seqs=int(self.max_num_seqs[index]),
             max_num_batched_tokens=int(self.max_num_batched_tokens[index]),
+            dims=() if self.dims is None else self.assignments[int(self.dims[index])],
         )
 
     def take(self, indices: NDArray[np.bool_] | Ints) -> LayoutTable:
         """The rows selected by a mask or by indices."""
-        return LayoutTable(*(getattr(self, name)[indices] for name in _COLUMNS))
+        made = LayoutTable(*(getattr(self, name)[indices] for name in _COLUMNS))
+        return made if self.dims is None else made.with_dims(self.dims[indices], self.assignments)
+
+    def with_dims(self, dims: Ints, assignments: tuple[Dims, ...]) -> LayoutTable:
+        """The same rows, row i with the per-operator dims `assignments[dims[i]]`."""
+        return replace(self, dims=dims, assignments=assignments)
+
+    def under_default_dims(self, index: int) -> int | None:
+        """Where the layout at `index` is without its dims; None: it has none, or is not there."""
+        if self.dims is None or not self.assignments[int(self.dims[index])]:
+            return None
+        plain = [dims for dims, names in enumerate(self.assignments) if not names]
+        same = np.isin(self.dims, plain)
+        for name in _COLUMNS:
+            same &= getattr(self, name) == getattr(self, name)[index]
+        return int(np.argmax(same)) if same.any() else None
+
+    def followed_by(self, other: LayoutTable) -> LayoutTable:
+        """The rows of both, these first."""
+        columns = (np.concatenate([getattr(self, name), getattr(other, name)]) for name in _COLUMNS)
+        made = LayoutTable(*columns)
+        if self.dims is None and other.dims is None:
+            return made
+        known = {dims: index for index, dims in enumerate(self.assignments)}
+        new = [known.setdefault(dims, len(known)) for dims in other.assignments]
+        own, added = (
+            np.zeros(len(table), dtype=np.int64) if table.dims is None else table.dims
+            for table in (self, other)
+        )
+        dims = np.concatenate([own, np.asarray(new, dtype=np.int64)[added]])
+        return made.with_dims(dims, tuple(known))
 
     @property
     def devices_per_replica(self) -> Ints:
