@@ -9,7 +9,20 @@ import sys
 
 import typer
 
-from cli import chat, check, down, export, plan, replay, setup, status, up
+from cli import (
+    calibrate,
+    chat,
+    check,
+    compare,
+    down,
+    export,
+    plan,
+    replay,
+    setup,
+    status,
+    up,
+    validate,
+)
 from cli.console import fail
 from cluster.errors import ShardwiseError
 
@@ -22,6 +35,7 @@ app = typer.Typer(
 )
 
 app.command("plan", help="Find the layout for a model, a cluster and an SLO.")(plan.command)
+app.command("compare", help="Compare a model on several clusters.")(compare.command)
 app.command("check", help="Explain what is wrong with a plan.")(check.command)
 app.command("export", help="Say a plan as vLLM, NIM, Triton or Ray configuration.")(export.command)
 app.command("setup", help="Make the bundled model ready to be served.")(setup.command)
@@ -30,6 +44,8 @@ app.command("status", help="Show replicas, queue, tier, forecast, decisions.")(s
 app.command("chat", help="Talk to the running service.")(chat.command)
 app.command("down", help="Stop the service and all it started.")(down.command)
 app.command("replay", help="Run a decision log again and compare.")(replay.command)
+app.command("validate", help="Compare predictions with measured runs.")(validate.command)
+app.command("calibrate", help="Fit the cost model to measurements.")(calibrate.command)
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from cli.console import duration_s, out, resolve_cluster
+from cli.percentiles_report import print_disaggregation, print_percentiles
 from cli.plan_report import (
     print_chosen,
     print_ranking,
@@ -21,9 +22,24 @@ from cli.plan_report import (
     print_understood,
 )
 from cli.plots import check_ending, write_plot
+from cli.serving_options import (
+    BackendOption,
+    CalibrationOption,
+    DisaggregateOption,
+    DraftAcceptanceOption,
+    DraftModelOption,
+    DraftShareOption,
+    DraftTokensOption,
+    OffloadOption,
+    PercentileOption,
+    PrefixHitOption,
+    serving_options,
+)
+from cluster.costmodel.distributions import Statistic
 from cluster.errors import InputError
 from cluster.model.catalogue import get_model
 from cluster.model.workload import Slo, Workload
+from rl_search.disaggregation import check_comparable
 from rl_search.exact import Priority
 from rl_search.planner import PlanResult, make_plan
 from rl_search.request import PlanRequest
@@ -51,7 +67,12 @@ def command(
         Priority, typer.Option(help="What to maximise within the bounds.")
     ] = Priority.BALANCED,
     space: Annotated[
-        Space, typer.Option(help="Layouts vLLM can run, or any expert grid.")
+        Space,
+        typer.Option(
+            "--engine",
+            "--space",
+            help="Layouts vLLM can run, or any expert grid and cut of each operator.",
+        ),
     ] = Space.VLLM,
     headroom: Annotated[
         float, typer.Option(min=0.0, max=0.99, help="Share of device memory left free.")
@@ -85,6 +106,16 @@ def command(
     max_model_len: Annotated[
         int | None, typer.Option(min=1, help="Longest sequence to serve. Default isl + osl.")
     ] = None,
+    backend: BackendOption = "vllm",
+    prefix_hit: PrefixHitOption = 0.0,
+    draft_tokens: DraftTokensOption = None,
+    draft_acceptance: DraftAcceptanceOption = None,
+    draft_share: DraftShareOption = None,
+    draft_model: DraftModelOption = None,
+    offload: OffloadOption = 0.0,
+    calibration: CalibrationOption = None,
+    percentile: PercentileOption = Statistic.MEAN,
+    disaggregate: DisaggregateOption = False,
     top: Annotated[int, typer.Option(min=1, max=100, help="Layouts to list.")] = 10,
     plot: Annotated[
         list[Path] | None,
@@ -97,11 +128,24 @@ def command(
     """Search the best parallel layout and write it as a plan."""
     for target in plot or ():  # before a search that may take long
         check_ending(target)
+    spec, devices = get_model(model), resolve_cluster(cluster)
+    options = serving_options(
+        spec,
+        devices,
+        backend=backend,
+        prefix_hit=prefix_hit,
+        draft_tokens=draft_tokens,
+        draft_acceptance=draft_acceptance,
+        draft_share=draft_share,
+        draft_model=draft_model,
+        offload=offload,
+        calibration=calibration,
+    )
     request = PlanRequest(
-        model=get_model(model),
-        cluster=resolve_cluster(cluster),
+        model=spec,
+        cluster=devices,
         cluster_text=cluster,
-        workload=Workload(isl=isl, osl=osl, rate=rate),
+        workload=Workload(isl=isl, osl=osl, rate=rate, prefix_hit=options.prefix_hit),
         slo=Slo(
             ttft_s=None if ttft is None else duration_s(ttft, option="--ttft"),
             tpot_s=None if tpot is None else duration_s(tpot, option="--tpot"),
@@ -120,7 +164,13 @@ def command(
         max_dp=max_dp,
         max_model_len=max_model_len,
         top=top,
+        coefficients=options.coefficients,
+        serving=options.serving,
+        drafter=options.drafter,
+        statistic=percentile,
     )
+    if disaggregate:
+        check_comparable(request)
     console = out()
     print_understood(console, request)
     start = time.perf_counter()
@@ -128,6 +178,9 @@ def command(
     print_rejections(console, result, seconds=time.perf_counter() - start)
     print_ranking(console, result, priority=priority)
     print_chosen(console, result)
+    print_percentiles(console, request, result)
+    if disaggregate:
+        print_disaggregation(console, request, result)
     _write(result, request, path=path, plots=plot)
 
 

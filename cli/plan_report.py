@@ -10,6 +10,7 @@ import math
 from rich.console import Console
 
 from cli.console import count, gib, milliseconds, table
+from cli.dims_report import dims_lines
 from cluster.costmodel.steps import Parts
 from cluster.model.model_spec import ModelSpec
 from cluster.model.plan import PoolSection
@@ -46,10 +47,16 @@ def print_understood(console: Console, request: PlanRequest) -> None:
 
 def print_rejections(console: Console, result: PlanResult, *, seconds: float) -> None:
     """How many layouts each rule removed, and the nearest miss."""
+    rate = result.considered / seconds if seconds > 0.0 else math.inf
     console.print(
-        f"{result.considered:,} layouts considered in {seconds:.2f} s, "
+        f"{result.considered:,} layouts considered in {seconds:.2f} s ({rate:,.0f}/s), "
         f"{result.satisfying:,} satisfy everything"
     )
+    if result.strategies > result.considered:
+        console.print(
+            f"they stand for {result.strategies:.3g} strategies: every choice of dims per fused "
+            "operator, the best of each layout found exactly"
+        )
     for entry in result.rejections:
         miss = f"  nearest: {entry.nearest}" if entry.nearest else ""
         console.print(f"  {entry.count:>9,} rejected by {entry.rule}{miss}", markup=False)
@@ -66,6 +73,8 @@ def print_ranking(console: Console, result: PlanResult, *, priority: Priority) -
     for row in result.rows:
         made.add_row(*_cells(row))
     console.print(made)
+    if any(row.layout.dims for row in result.rows):
+        console.print("+dims: operators cut otherwise than by column, then row")
     console.print()
 
 
@@ -75,6 +84,8 @@ def print_chosen(console: Console, result: PlanResult) -> None:
     console.print(f"[bold]chosen[/bold]   {row.layout.describe()}")
     console.print(f"  TPOT: {_parts(row, row.estimates.parts)}")
     console.print(f"  TTFT: {_parts(row, row.estimates.ttft_parts)}")
+    for line in dims_lines(row):
+        console.print(f"  {line}", markup=False)
     expected = result.plan.main.expected
     if expected is not None:
         sizes = ", ".join(f"{name} {gib(size)}" for name, size in expected.memory_bytes.items())
@@ -108,7 +119,7 @@ def _cells(row: RankedRow) -> tuple[str, ...]:
     kv = memory.sequence_bytes[index] * made.running[index] / row.layout.dp
     used = memory.weights[index] + memory.activations[index] + memory.reserved[index] + kv
     return (
-        row.layout.describe(),
+        row.layout.describe() + (" +dims" if row.layout.dims else ""),
         f"{row.layout.max_num_seqs}",
         f"{row.layout.max_num_batched_tokens}",
         milliseconds(float(made.ttft_s[index])),

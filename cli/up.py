@@ -22,6 +22,7 @@ from cli.console import out
 from cluster.errors import InputError, ShardwiseError, UnavailableError
 from cluster.model.plan import Plan, load_plan
 from cluster.ray_backend.inventory import local_cluster
+from rl_search.pool_checks import DIMS_NOT_SERVED
 from serving.config import ServeConfig, controller_params, load_serve_config
 from serving.instance import INSTANCE_VARIABLE, Instance, Progress
 from serving.sources import resolve_sources
@@ -125,6 +126,11 @@ def _check_devices(plan: Plan) -> None:
 
 def _check_servable(plan: Plan) -> None:
     for pool in plan.pools:
+        if pool.layout.dims:
+            raise InputError(
+                f"pool '{pool.name}' has dims of its own: {DIMS_NOT_SERVED}. "
+                "Fix: plan with --engine vllm."
+            )
         if pool.layout.dp > 1:
             raise InputError(
                 f"pool '{pool.name}' has dp = {pool.layout.dp}: `up` serves one engine per "

@@ -5,6 +5,9 @@ NIM's notation has no attention data parallelism of its own: (TP, EP, PP) means 
 layout where the two differ says `dp=` as well. A Triton repository or a `vllm serve` line is one
 replica; how many there are is said beside it.
 
+Per-operator dims are in none of these words except bundles, which only place ranks: a plan that has
+some is refused elsewhere, since what was exported would run another layout than the one planned.
+
 Invariant: the same plan gives the same text.
 """
 
@@ -16,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from cluster.errors import UnknownNameError
+from cluster.errors import InputError, UnknownNameError
 from cluster.model.catalogue import hub_id
 from cluster.model.plan import Plan, PoolSection
 from cluster.ray_backend.bundles import replica_bundles
@@ -34,9 +37,21 @@ Exporter = Callable[[Plan], tuple[ExportFile, ...]]
 
 
 def export(plan: Plan, name: str) -> tuple[ExportFile, ...]:
-    """The files of a plan in the format `name`. Raises UnknownNameError."""
+    """The files of a plan in the format `name`.
+
+    Raises UnknownNameError, and InputError for per-operator dims that the format cannot say.
+    """
     if name not in FORMATS:
         raise UnknownNameError(kind="export format", name=name, known=FORMATS)
+    if name not in SAY_DIMS:
+        for pool in plan.pools:
+            if pool.layout.dims:
+                named = ", ".join(pool.layout.dims)
+                raise InputError(
+                    f"pool '{pool.name}' has dims of its own ({named}), which {name} cannot say: "
+                    "it would run another layout than the one planned. Fix: plan in the `vllm` "
+                    "space, or remove the dims and check the plan again."
+                )
     return FORMATS[name](plan)
 
 
@@ -117,6 +132,8 @@ def bundles(plan: Plan) -> tuple[ExportFile, ...]:
 FORMATS: Mapping[str, Exporter] = MappingProxyType(
     {"vllm": vllm, "nim": nim, "triton": triton, "bundles": bundles}
 )
+SAY_DIMS = frozenset({"bundles"})
+"""Formats for which it does not matter how operators are cut."""
 
 
 def _flag(name: str, value: object) -> list[str]:

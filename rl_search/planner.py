@@ -15,28 +15,36 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from cluster.costmodel.distributions import Statistic
 from cluster.costmodel.estimate import EstimateTable
 from cluster.errors import InfeasibleError
 from cluster.model.hardware import NodeGroup
 from cluster.model.layout import Layout
 from cluster.model.model_spec import ModelSpec
 from cluster.model.plan import Plan, PoolSection
+from cluster.model.workload import Slo
 from rl_search.exact import Evaluated, Priority, Question, evaluate, ranked, score
 from rl_search.pareto import frontier
 from rl_search.plan_writer import PoolRequest, plan_of, pool_bytes, pool_of
 from rl_search.rejections import Rejection, merge
 from rl_search.request import PlanRequest, check_request, context_of, nothing_fits
+from rl_search.serving_args import plain, with_serving
 from rl_search.space import options_for
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankedRow:
-    """A layout of the ranking, with its row in the estimates of its group."""
+    """A layout of the ranking for `model`, with its row in the estimates of its group.
 
+    `default_dims`: the row of the same layout under default dims, where its own are others.
+    """
+
+    model: ModelSpec
     layout: Layout
     group: NodeGroup
     estimates: EstimateTable
     index: int
+    default_dims: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +64,7 @@ class PlanResult:
     rows: tuple[RankedRow, ...]
     frontier: FrontierPoints
     considered: int
+    strategies: int
     satisfying: int
     rejections: tuple[Rejection, ...]
 
@@ -103,6 +112,7 @@ def make_plan(request: PlanRequest) -> PlanResult:
         rows=rows,
         frontier=_frontier(evaluated),
         considered=sum(item.considered for item in evaluated),
+        strategies=sum(item.strategies for item in evaluated),
         satisfying=sum(int(item.ok.sum()) for item in evaluated),
         rejections=rejections,
     )
@@ -142,10 +152,12 @@ def _search(question: Question) -> Evaluated:
 
 def _row(evaluated: Evaluated, index: int) -> RankedRow:
     return RankedRow(
+        model=evaluated.question.model,
         layout=evaluated.table.row(index),
         group=evaluated.question.group,
         estimates=evaluated.estimates,
         index=index,
+        default_dims=evaluated.table.under_default_dims(index),
     )
 
 
@@ -167,6 +179,8 @@ def _question(
         max_model_len=min(context_of(request), model.max_context),
         cross_domain_tp=request.cross_domain_tp,
         coefficients=request.coefficients,
+        serving=request.serving,
+        statistic=request.statistic,
     )
 
 
@@ -174,7 +188,8 @@ def _smallest(
     request: PlanRequest, model: ModelSpec, group: NodeGroup
 ) -> tuple[RankedRow | None, str]:
     """The light model on the fewest devices of `group` that satisfy the SLO, or None and why."""
-    found = _search(_question(request, model, group))
+    question = _question(request, model, group)
+    found = _search(replace(question, serving=plain(request.serving)))
     if not found.ok.any():
         misses = [r.nearest for r in found.rejections if r.nearest]
         return None, misses[-1] if misses else "every layout fails a divisibility rule"
@@ -200,7 +215,7 @@ def _plan(
         model=request.model,
         served_name=request.served_name or request.model.name,
         source=request.source or request.model.name,
-        slo=request.slo,
+        slo=_bounds_of_means(request),
         context=request.workload.isl + request.workload.osl,
         max_model_len=context_of(request),
         headroom=request.headroom,
@@ -210,7 +225,13 @@ def _plan(
         maximum=request.max_replicas,
         rate=request.workload.rate,
     )
-    pools.insert(0, _pool(main, best))
+    served = with_serving(
+        _pool(main, best),
+        request.serving,
+        drafter=request.drafter,
+        prefix_hit=request.workload.prefix_hit,
+    )
+    pools.insert(0, served)
     return plan_of(
         request.cluster_text or request.cluster.name,
         best.group,
@@ -228,7 +249,7 @@ def _light_pool(
         model=model,
         served_name=request.light_name or model.name,
         source=request.light_source or model.name,
-        slo=request.slo,
+        slo=_bounds_of_means(request),
         context=request.workload.isl + request.workload.osl,
         max_model_len=min(context_of(request), model.max_context),
         headroom=request.headroom,
@@ -239,6 +260,11 @@ def _light_pool(
         rate=None,
     )
     return _pool(light, row)
+
+
+def _bounds_of_means(request: PlanRequest) -> Slo:
+    """Bounds that the expected means keep: none where picks keep those of a percentile."""
+    return request.slo if request.statistic is Statistic.MEAN else Slo()
 
 
 def _pool(request: PoolRequest, row: RankedRow) -> PoolSection:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cluster.costmodel.estimate import EstimateTable, estimate
+from cluster.costmodel.estimate import EstimateTable, Serving
 from cluster.costmodel.memory import DEFAULT_HEADROOM
 from cluster.model.hardware import ClusterSpec, NodeGroup
 from cluster.model.layout import Layout, LayoutTable
@@ -20,12 +20,19 @@ from cluster.model.model_spec import ModelSpec
 from cluster.model.plan import PoolSection, SloSection
 from cluster.model.rules import Severity, explain
 from cluster.model.workload import Workload
+from rl_search.serving_args import serving_of
+from rl_search.sharded_estimate import estimate_layouts
 
 MAX_STAGES = 8
 STALE = 0.25
 GIB = 1024.0**3
 DP_NOT_SERVED = (
     "data-parallel attention is planned and exported, but `shardwise up` serves replicas of dp 1"
+)
+
+DIMS_NOT_SERVED = (
+    "vLLM takes no per-operator dims: it cuts the first operator of a pair along its output and "
+    "the second along its input"
 )
 
 
@@ -55,6 +62,7 @@ class Pool:
     layout: Layout
     workload: Workload
     headroom: float
+    serving: Serving
     estimates: EstimateTable
 
     @property
@@ -88,6 +96,9 @@ def pool_of(
     layout = section.layout.to_layout(replicas=1)
     used = section.engine_args.get("gpu_memory_utilization")
     headroom = 1.0 - float(used) if isinstance(used, int | float) else DEFAULT_HEADROOM
+    serving = serving_of(section.serving)
+    if section.serving is not None:
+        workload = replace(workload, prefix_hit=section.serving.prefix_hit)
     return Pool(
         section=section,
         model=model,
@@ -96,16 +107,31 @@ def pool_of(
         layout=layout,
         workload=workload,
         headroom=headroom,
-        estimates=_estimate(model, group, layout, workload=workload, headroom=headroom),
+        serving=serving,
+        estimates=_estimate(
+            model, group, layout, workload=workload, headroom=headroom, serving=serving
+        ),
     )
 
 
 def _estimate(
-    model: ModelSpec, group: NodeGroup, layout: Layout, *, workload: Workload, headroom: float
+    model: ModelSpec,
+    group: NodeGroup,
+    layout: Layout,
+    *,
+    workload: Workload,
+    headroom: float,
+    serving: Serving,
 ) -> EstimateTable:
     table = LayoutTable.from_layouts([layout])
-    return estimate(
-        model, group, table, workload, concurrency=layout.max_num_seqs, headroom=headroom
+    return estimate_layouts(
+        model,
+        group,
+        table,
+        workload,
+        concurrency=layout.max_num_seqs,
+        headroom=headroom,
+        serving=serving,
     )
 
 
@@ -131,7 +157,12 @@ def _cross_domain_cost(pool: Pool) -> str:
         device=replace(pool.group.device, domain=pool.group.devices),
     )
     inside = _estimate(
-        pool.model, flat, pool.layout, workload=pool.workload, headroom=pool.headroom
+        pool.model,
+        flat,
+        pool.layout,
+        workload=pool.workload,
+        headroom=pool.headroom,
+        serving=pool.serving,
     )
     local = float(inside.parts["all_reduce"][0])
     return (
@@ -246,6 +277,24 @@ def serving(pool: Pool) -> Iterator[Finding]:
             f"dp is {pool.layout.dp}: {DP_NOT_SERVED}.",
             cost="`shardwise up` refuses the plan",
             fix="plan with --max-dp 1, or run the exported engine arguments elsewhere.",
+        )
+        yield replace(finding, severity=Severity.WARNING)
+    if pool.layout.dims:
+        named = ", ".join(f"{name} '{dim.value}'" for name, dim in pool.layout.dims)
+        plain = _estimate(
+            pool.model,
+            pool.group,
+            replace(pool.layout, dims=()),
+            workload=pool.workload,
+            headroom=pool.headroom,
+            serving=pool.serving,
+        )
+        finding = pool.finding(
+            "dims_not_served",
+            f"the layout has dims of its own ({named}): {DIMS_NOT_SERVED}.",
+            cost=f"served without them, TPOT is {plain.tpot_s[0] * 1e3:.2f} ms instead of "
+            f"{pool.estimates.tpot_s[0] * 1e3:.2f} ms",
+            fix="plan in the `vllm` space, or keep the plan for an engine that takes dims.",
         )
         yield replace(finding, severity=Severity.WARNING)
 

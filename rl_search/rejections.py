@@ -11,7 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from cluster.costmodel.distributions import Statistic
 from cluster.costmodel.estimate import EstimateTable
+from cluster.costmodel.memory import MemoryTable
 from cluster.model.layout import LayoutTable
 from cluster.model.workload import Slo
 
@@ -41,9 +43,8 @@ def merge(groups: Iterable[tuple[Rejection, ...]]) -> tuple[Rejection, ...]:
     return tuple(merged.values())
 
 
-def nearest_memory(table: LayoutTable, estimates: EstimateTable, removed: NDArray[np.bool_]) -> str:
+def nearest_memory(table: LayoutTable, memory: MemoryTable, removed: NDArray[np.bool_]) -> str:
     """The layout whose memory is least over the limit."""
-    memory = estimates.memory
     missing = np.where(removed, memory.sequence_bytes - memory.kv_budget, np.inf)
     index = int(np.argmin(missing))
     needed = memory.weights[index] + memory.activations[index] + memory.reserved[index]
@@ -59,13 +60,13 @@ def nearest_memory(table: LayoutTable, estimates: EstimateTable, removed: NDArra
 
 def nearest_context(
     table: LayoutTable,
-    estimates: EstimateTable,
+    memory: MemoryTable,
     removed: NDArray[np.bool_],
     *,
     max_model_len: int,
 ) -> str:
     """The layout whose KV cache comes nearest to one sequence of the full length."""
-    tokens = estimates.kv_capacity_tokens / table.dp
+    tokens = memory.kv_capacity_tokens / table.dp
     index = int(np.argmax(np.where(removed, tokens, -1.0)))
     return (
         f"the KV cache of {_degrees(table, index)} holds {int(tokens[index])} tokens per rank, "
@@ -80,8 +81,13 @@ def nearest_slo(
     *,
     rule: str,
     slo: Slo,
+    statistic: Statistic = Statistic.MEAN,
 ) -> str:
-    """The layout that misses both bounds together by the smallest factor."""
+    """The layout that misses both bounds together by the smallest factor.
+
+    The estimates' TTFT and TPOT are of `statistic`.
+    """
+    of = "" if statistic is Statistic.MEAN else f"{statistic.value} "
     factor = np.zeros(len(table))
     if slo.ttft_s is not None:
         factor = np.maximum(factor, estimates.ttft_s / slo.ttft_s)
@@ -92,7 +98,7 @@ def nearest_slo(
     # The rule's own miss first; the other bound too where this layout misses both.
     names = [rule, *(name for name in values if name != rule)]
     misses = [
-        f"{name.upper()} {seconds[index] * 1e3:.1f} ms > {limit * 1e3:g} ms"
+        f"{of}{name.upper()} {seconds[index] * 1e3:.1f} ms > {limit * 1e3:g} ms"
         for name in names
         for seconds, limit in [values[name]]
         if limit is not None and seconds[index] > limit

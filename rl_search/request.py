@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from cluster.costmodel.coefficients import DEFAULT, Coefficients
+from cluster.costmodel.coefficients import Coefficients
+from cluster.costmodel.distributions import Statistic
+from cluster.costmodel.estimate import PLAIN, Serving
 from cluster.costmodel.memory import DEFAULT_HEADROOM
 from cluster.errors import InputError
 from cluster.model.hardware import ClusterSpec
@@ -26,7 +28,8 @@ class PlanRequest:
 
     `cluster_text` is how the cluster was named (default: its name), `source` what the engine loads.
     `max_dp` bounds attention data parallelism. `headroom` is the share of device memory left free.
-    `rate` of the workload sets the initial number of replicas.
+    `rate` of the workload sets the initial number of replicas. `statistic` of TTFT and TPOT keeps
+    the bounds. `drafter` is a model or method that drafts where `serving` speculates.
     """
 
     model: ModelSpec
@@ -48,7 +51,10 @@ class PlanRequest:
     max_dp: int | None = None
     max_model_len: int | None = None
     top: int = 10
-    coefficients: Coefficients = DEFAULT
+    coefficients: Coefficients | None = None  # None: the shipped calibration
+    serving: Serving = PLAIN
+    statistic: Statistic = Statistic.MEAN
+    drafter: str | None = None
 
 
 def context_of(request: PlanRequest) -> int:

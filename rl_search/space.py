@@ -37,10 +37,10 @@ MAX_ROWS = 10_000_000  # layouts whose estimate is held in memory at once
 
 
 class Space(StrEnum):
-    """Which expert grids are allowed."""
+    """What a layout may be."""
 
-    VLLM = "vllm"
-    ANY = "any"
+    VLLM = "vllm"  # what that engine can run
+    ANY = "any"  # every expert grid, and every choice of dims per fused operator (`dims_search`)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -78,6 +78,27 @@ class WorkloadSection(_Strict):
     rate: float | None = Field(default=None, gt=0, description="Requests per second, if known")
 
 
+class ServingSection(_Strict):
+    """How the expectation says that replicas are served; the engine is told by its arguments."""
+
+    backend: Literal["vllm", "sglang", "trtllm"] = "vllm"
+    prefix_hit: float = Field(
+        default=0.0, ge=0, lt=1, description="Share of prompt tokens in the prefix cache"
+    )
+    draft_tokens: int | None = Field(
+        default=None, ge=1, description="Tokens drafted per step; null: no speculation"
+    )
+    draft_acceptance: float = Field(
+        default=0.0, ge=0, lt=1, description="Chance that a drafted token is kept"
+    )
+    draft_share: float = Field(
+        default=0.0, ge=0, description="Time of a drafted token over a step of the model"
+    )
+    offload_bytes: float = Field(
+        default=0.0, ge=0, description="Bytes of each device's weights in host memory"
+    )
+
+
 class SloSection(_Strict):
     """Latency bounds, seconds."""
 
@@ -155,6 +176,9 @@ class PoolSection(_Strict):
         default_factory=dict, description="vLLM engine arguments, as `vllm serve` names them"
     )
     expected: Expectation | None = None
+    serving: ServingSection | None = Field(
+        default=None, description="How replicas are served, where not plainly by vLLM"
+    )
 
     @field_validator("engine_args")
     @classmethod

@@ -57,7 +57,7 @@ def test_a_fresh_plan_is_clean(plan):
         ({"tp": 8, "pp": 64}, "devices"),
         ({"pp": 16}, "pipeline_depth"),
         ({"tp": 1, "max_num_seqs": 4096}, "batch_beyond_memory"),
-        ({"pp": 8, "max_num_seqs": 512, "max_num_batched_tokens": 16384}, "slo_tpot"),
+        ({"pp": 8, "max_num_seqs": 1024, "max_num_batched_tokens": 16384}, "slo_tpot"),
     ],
 )
 def test_each_mistake_is_named(plan, layout, rule):
