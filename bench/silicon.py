@@ -44,7 +44,8 @@ Models = Callable[[str], ModelSpec]
 def seconds(runs: Sequence[Run], models: Models, coefficients: Coefficients) -> Times:
     """Our predictions."""
     known = with_builds(coefficients, runs)
-    return Times(*predict(runs, models, coefficients=known))
+    ttft_s, tpot_s = predict(runs, models, coefficients=known)
+    return times(ttft_s, tpot_s)
 
 
 def peer_seconds(runs: Sequence[Run], path: Path) -> Times:

@@ -27,7 +27,7 @@ def command(
         Path | None, typer.Option("--out", help="Directory to write to, instead of stdout.")
     ] = None,
 ) -> None:
-    """Say a plan as vLLM, NIM or Triton configuration, or as Ray placement groups."""
+    """Say a plan as vLLM, NIM, Triton, Ray Serve or Helm configuration, or as placement groups."""
     files = export(load_plan(path), format_name)
     if target is not None:
         _write(files, target)

@@ -1,4 +1,4 @@
-"""How is a plan said to other systems? Text for vLLM, NIM, Triton and Ray placement groups.
+"""How is a plan said to other systems? Text for vLLM, NIM, Triton, Ray Serve, Helm and Ray.
 
 Every format is one pure function from a plan to files; `FORMATS` is the table of them.
 NIM's notation has no attention data parallelism of its own: (TP, EP, PP) means dp = EP, and a
@@ -19,10 +19,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+import yaml
+
 from cluster.errors import InputError, UnknownNameError
 from cluster.model.catalogue import hub_id
 from cluster.model.plan import Plan, PoolSection
-from cluster.ray_backend.bundles import replica_bundles
+from cluster.ray_backend.bundles import PlacementBundles, replica_bundles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,11 +118,7 @@ def bundles(plan: Plan) -> tuple[ExportFile, ...]:
     """JSON of the Ray placement group of a replica of each pool."""
     groups = {}
     for pool in plan.pools:
-        placement = replica_bundles(
-            pool.layout.to_layout(replicas=1),
-            device_kind=plan.cluster.device_kind,
-            devices_per_node=plan.cluster.devices_per_node,
-        )
+        placement = _placement(plan, pool)
         groups[pool.name] = {
             "strategy": placement.strategy,
             "bundles": list(placement.bundles),
@@ -129,8 +127,70 @@ def bundles(plan: Plan) -> tuple[ExportFile, ...]:
     return (ExportFile(path="bundles.json", text=json.dumps(groups, indent=2) + "\n"),)
 
 
+def serve(plan: Plan) -> tuple[ExportFile, ...]:
+    """A Ray Serve configuration (`serve deploy`) of Ray's own LLM application, a model per pool.
+
+    Each pool gets its initial replicas: what scales it between its bounds is `shardwise up`.
+    """
+    models = []
+    for pool in plan.pools:
+        placement = _placement(plan, pool)
+        models.append(
+            {
+                "model_loading_config": {
+                    "model_id": pool.model.name,
+                    "model_source": _weights(pool),
+                },
+                "engine_kwargs": dict(pool.engine_args),
+                "deployment_config": {"num_replicas": max(pool.replicas.initial, 1)},
+                "placement_group_config": {
+                    "bundles": list(placement.bundles),
+                    "strategy": placement.strategy,
+                },
+            }
+        )
+    application = {
+        "name": "shardwise",
+        "route_prefix": "/",
+        "import_path": "ray.serve.llm:build_openai_app",
+        "args": {"llm_configs": models},
+    }
+    text = yaml.safe_dump({"applications": [application]}, sort_keys=False)
+    return (ExportFile(path="serve.yaml", text=text),)
+
+
+def helm(plan: Plan) -> tuple[ExportFile, ...]:
+    """Helm values: the plan, and for each pool the nodes and devices that its replicas take."""
+    per_node = plan.cluster.devices_per_node
+    pools = {}
+    for pool in plan.pools:
+        placement = _placement(plan, pool)
+        ranks = len(placement.bundles)
+        pools[pool.name] = {
+            "model": _weights(pool),
+            "devicesPerReplica": ranks,
+            "nodesPerReplica": -(-ranks // per_node),
+            "devicesPerNode": min(ranks, per_node),
+            "device": plan.cluster.device,
+            "deviceKind": plan.cluster.device_kind,
+            "placementStrategy": placement.strategy,
+            "minReplicas": pool.replicas.minimum,
+            "maxReplicas": pool.replicas.maximum,
+        }
+    values = {"pools": pools, "plan": plan.model_dump(mode="json", exclude_none=True)}
+    return (ExportFile(path="values.yaml", text=yaml.safe_dump(values, sort_keys=False)),)
+
+
+def _placement(plan: Plan, pool: PoolSection) -> PlacementBundles:
+    return replica_bundles(
+        pool.layout.to_layout(replicas=1),
+        device_kind=plan.cluster.device_kind,
+        devices_per_node=plan.cluster.devices_per_node,
+    )
+
+
 FORMATS: Mapping[str, Exporter] = MappingProxyType(
-    {"vllm": vllm, "nim": nim, "triton": triton, "bundles": bundles}
+    {"vllm": vllm, "nim": nim, "triton": triton, "serve": serve, "helm": helm, "bundles": bundles}
 )
 SAY_DIMS = frozenset({"bundles"})
 """Formats for which it does not matter how operators are cut."""

@@ -5,6 +5,7 @@ import shlex
 
 import pytest
 import typer
+import yaml
 from typer.testing import CliRunner
 
 from cli.export import command
@@ -147,9 +148,36 @@ def test_every_format_can_be_written_to_a_directory(tmp_path, name):
 def test_an_unknown_format_names_the_known_ones(tmp_path):
     result = call(tmp_path, "--format", "vlm")
     assert isinstance(result.exception, UnknownNameError)
-    assert "Did you mean vllm?" in str(result.exception)
+    assert "Did you mean vllm" in str(result.exception)
 
 
 def test_a_catalogue_name_is_exported_as_its_repository() -> None:
     named = parse_plan(PLAN.replace("deepseek-ai/DeepSeek-V3", "deepseek-v3"), source="test")
     assert export(named, "vllm") == export(parse_plan(PLAN, source="test"), "vllm")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray's own, at import
+def test_ray_serve_takes_its_configuration():
+    from ray.serve.llm import LLMConfig
+    from ray.serve.schema import ServeDeploySchema
+
+    made = yaml.safe_load(texts("serve")["serve.yaml"])
+    application = ServeDeploySchema.model_validate(made).applications[0]
+    assert application.import_path == "ray.serve.llm:build_openai_app"
+    main, light = (LLMConfig(**model) for model in application.args["llm_configs"])
+    assert main.model_id == "chat"
+    assert main.engine_kwargs["tensor_parallel_size"] == 2
+    assert len(main.placement_group_config["bundles"]) == 16
+    assert light.deployment_config["num_replicas"] == 1
+
+
+def test_helm_values_hold_the_plan_and_what_its_pools_take():
+    values = yaml.safe_load(texts("helm")["values.yaml"])
+    assert Plan.model_validate(values["plan"]) == parse_plan(PLAN, source="plan")
+    main = values["pools"]["main"]
+    assert (main["devicesPerReplica"], main["nodesPerReplica"], main["devicesPerNode"]) == (
+        16,
+        2,
+        8,
+    )
+    assert values["pools"]["light"]["maxReplicas"] == 1
