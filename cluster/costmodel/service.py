@@ -229,7 +229,21 @@ def _full_chunk_s(case: Case, demand: Demand, coefficients: Coefficients) -> Flo
     return np.asarray(total(parts) * demand.fresh / tokens / waves)
 
 
-def _cycle(case: Case, demand: Demand, coefficients: Coefficients, *, decoding: Floats) -> _Cycle:
+@dataclass(frozen=True)
+class _Batches:
+    """What the steps of a replica carry while some sequences decode, (n,) each."""
+
+    without: StepLoad  # a step of decoding sequences alone
+    mixed: StepLoad  # a step with prompt tokens
+    waves: Floats  # micro-batches in the pipeline
+    room: Floats  # prompt tokens that fit into a step
+    arriving: Floats  # prompt tokens that come per step
+    per_step: Floats  # prompt tokens of a mixed step
+    share: Floats  # share of steps that are mixed, of one rank
+    felt: Floats  # share of steps in which some data-parallel rank mixes
+
+
+def _batches(case: Case, demand: Demand, decoding: Floats) -> _Batches:
     # Micro-batches in the pipeline: prompts fill it as well as decoding sequences do.
     waves = np.clip(np.floor(demand.running), 1.0, case.grid.pp)
     batch = decoding / waves
@@ -241,28 +255,51 @@ def _cycle(case: Case, demand: Demand, coefficients: Coefficients, *, decoding: 
     ranks = np.where(case.is_moe, case.grid.dp, 1.0)
     any_rank = 1.0 - (1.0 - share) ** ranks
     mixing = np.where(any_rank > 0.0, ranks * share / np.maximum(any_rank, 1e-9), 1.0)
-    mixes = case.engine.mixes
-    beside = np.where(mixes, others, 0.0)  # sequences that decode in a step with prompt tokens
-    decode_load = _load(demand, decode=batch, prefill=np.zeros_like(batch))
-    mixed_load = _load(demand, decode=beside, prefill=per_step)
+    # Sequences that decode in a step with prompt tokens.
+    beside = np.where(case.engine.mixes, others, 0.0)
     routed = demand.queries * ranks
-    decode = step_parts(case, _routed(decode_load, batch * routed), coefficients)
-    mixed = total(
-        step_parts(case, _routed(mixed_load, beside * routed + per_step * mixing), coefficients)
+    without = _load(demand, decode=batch, prefill=np.zeros_like(batch))
+    mixed = _load(demand, decode=beside, prefill=per_step)
+    return _Batches(
+        without=_routed(without, batch * routed),
+        mixed=_routed(mixed, beside * routed + per_step * mixing),
+        waves=waves,
+        room=room,
+        arriving=arriving,
+        per_step=per_step,
+        share=share,
+        felt=any_rank,
     )
+
+
+def step_loads(case: Case, demand: Demand, decoding: Floats) -> tuple[StepLoad, StepLoad]:
+    """What a step without and one with prompts carry while `decoding` sequences decode.
+
+    For whoever prices the two steps otherwise than `step_parts` does.
+    """
+    batches = _batches(case, demand, decoding)
+    return batches.without, batches.mixed
+
+
+def _cycle(case: Case, demand: Demand, coefficients: Coefficients, *, decoding: Floats) -> _Cycle:
+    batches = _batches(case, demand, decoding)
+    mixes = case.engine.mixes
+    decode = step_parts(case, batches.without, coefficients)
+    mixed = total(step_parts(case, batches.mixed, coefficients))
     drafts = total(decode) * demand.draft_share
     decode_s = total(decode) + drafts
+    arriving, room = batches.arriving, batches.room
     return _Cycle(
         decode=decode | {"drafts": drafts},
         decode_s=decode_s,
         mixed_s=np.where(mixes, np.maximum(mixed, decode_s), mixed + decode_s),
         prompt_s=np.where(mixes, np.maximum(mixed, decode_s), mixed),
-        share=share,
-        felt=any_rank,
-        per_step=per_step,
+        share=batches.share,
+        felt=batches.felt,
+        per_step=batches.per_step,
         room=room,
         sustained=np.where(arriving > 0.0, room / np.maximum(arriving, 1e-9), 1e9),
-        waves=waves,
+        waves=batches.waves,
     )
 
 
@@ -335,28 +372,3 @@ def _uneven(case: Case) -> Floats:
     """The longest stage over the mean one: ceil(L / pp) * pp / L."""
     layers = case.body.layers
     return np.asarray(np.ceil(layers / case.grid.pp) * case.grid.pp / layers)
-
-
-def step_loads(case: Case, demand: Demand, decoding: Floats) -> tuple[StepLoad, StepLoad]:
-    """What a step without and one with prompts carry while `decoding` sequences decode.
-
-    As `_cycle` has it, for whoever prices the two steps otherwise than `step_parts` does.
-    """
-    waves = np.clip(np.floor(demand.running), 1.0, case.grid.pp)
-    batch = decoding / waves
-    others = batch * np.maximum(1.0 - 1.0 / np.maximum(decoding, 1.0), 0.0)
-    room = np.maximum(demand.chunk - others, 1.0)
-    arriving = others * demand.fresh * demand.accepted / demand.tokens
-    per_step = np.minimum(room, np.maximum(demand.fresh, arriving))
-    share = np.minimum(arriving / per_step, 1.0)
-    ranks = np.where(case.is_moe, case.grid.dp, 1.0)
-    any_rank = 1.0 - (1.0 - share) ** ranks
-    mixing = np.where(any_rank > 0.0, ranks * share / np.maximum(any_rank, 1e-9), 1.0)
-    beside = np.where(case.engine.mixes, others, 0.0)
-    routed = demand.queries * ranks
-    decode = _load(demand, decode=batch, prefill=np.zeros_like(batch))
-    mixed = _load(demand, decode=beside, prefill=per_step)
-    return (
-        _routed(decode, batch * routed),
-        _routed(mixed, beside * routed + per_step * mixing),
-    )
