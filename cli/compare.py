@@ -18,6 +18,15 @@ from rich.console import Console
 from cli.compare_plots import write_comparison
 from cli.console import duration_s, milliseconds, out, resolve_cluster, table
 from cli.plots import check_ending
+from cli.question_options import (
+    IslOption,
+    ModelOption,
+    OslOption,
+    PriorityOption,
+    SpaceOption,
+    TpotOption,
+    TtftOption,
+)
 from cluster.errors import InfeasibleError, InputError
 from cluster.model.catalogue import get_model
 from cluster.model.prices import NO_PRICES, PriceList, read_prices
@@ -30,34 +39,19 @@ from rl_search.space import Space
 
 def command(
     *,
-    model: Annotated[
-        str, typer.Option(help="Catalogue name, hub id, config.json or model directory.")
-    ],
+    model: ModelOption,
     cluster: Annotated[
         list[str], typer.Option(help="`4x8xH200`, `8xH100` or a cluster file; repeat it.")
     ],
-    isl: Annotated[int, typer.Option(min=1, help="Prompt tokens of a request.")],
-    osl: Annotated[int, typer.Option(min=1, help="Output tokens of a request.")],
-    ttft: Annotated[
-        str | None, typer.Option(help="Bound on time to first token, e.g. `2000ms`.")
-    ] = None,
-    tpot: Annotated[
-        str | None, typer.Option(help="Bound on time per output token, e.g. `50ms`.")
-    ] = None,
+    isl: IslOption,
+    osl: OslOption,
+    ttft: TtftOption = None,
+    tpot: TpotOption = None,
     rate: Annotated[
         float | None, typer.Option(help="Requests/s expected; adds devices and USD per hour.")
     ] = None,
-    priority: Annotated[
-        Priority, typer.Option(help="What to maximise within the bounds.")
-    ] = Priority.BALANCED,
-    space: Annotated[
-        Space,
-        typer.Option(
-            "--engine",
-            "--space",
-            help="Layouts vLLM can run, or any expert grid and cut of each operator.",
-        ),
-    ] = Space.VLLM,
+    priority: PriorityOption = Priority.BALANCED,
+    space: SpaceOption = Space.VLLM,
     prices: Annotated[
         Path | None, typer.Option(help="YAML file: device name to USD per device and hour.")
     ] = None,

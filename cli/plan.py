@@ -22,6 +22,15 @@ from cli.plan_report import (
     print_understood,
 )
 from cli.plots import check_ending, write_plot
+from cli.question_options import (
+    IslOption,
+    ModelOption,
+    OslOption,
+    PriorityOption,
+    SpaceOption,
+    TpotOption,
+    TtftOption,
+)
 from cli.serving_options import (
     BackendOption,
     CalibrationOption,
@@ -48,32 +57,17 @@ from rl_search.space import Space
 
 def command(
     *,
-    model: Annotated[
-        str, typer.Option(help="Catalogue name, hub id, config.json or model directory.")
-    ],
+    model: ModelOption,
     cluster: Annotated[str, typer.Option(help="`4x8xH200`, `8xH100`, a cluster file, or `local`.")],
-    isl: Annotated[int, typer.Option(min=1, help="Prompt tokens of a request.")],
-    osl: Annotated[int, typer.Option(min=1, help="Output tokens of a request.")],
-    ttft: Annotated[
-        str | None, typer.Option(help="Bound on time to first token, e.g. `2000ms`.")
-    ] = None,
-    tpot: Annotated[
-        str | None, typer.Option(help="Bound on time per output token, e.g. `50ms`.")
-    ] = None,
+    isl: IslOption,
+    osl: OslOption,
+    ttft: TtftOption = None,
+    tpot: TpotOption = None,
     rate: Annotated[
         float | None, typer.Option(help="Requests/s expected; sets initial replicas.")
     ] = None,
-    priority: Annotated[
-        Priority, typer.Option(help="What to maximise within the bounds.")
-    ] = Priority.BALANCED,
-    space: Annotated[
-        Space,
-        typer.Option(
-            "--engine",
-            "--space",
-            help="Layouts vLLM can run, or any expert grid and cut of each operator.",
-        ),
-    ] = Space.VLLM,
+    priority: PriorityOption = Priority.BALANCED,
+    space: SpaceOption = Space.VLLM,
     headroom: Annotated[
         float, typer.Option(min=0.0, max=0.99, help="Share of device memory left free.")
     ] = 0.2,

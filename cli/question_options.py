@@ -1,0 +1,33 @@
+"""Options in which every planning command is asked: the model, the requests and their bounds."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rl_search.exact import Priority
+from rl_search.space import Space
+
+ModelOption = Annotated[
+    str, typer.Option("--model", help="Catalogue name, hub id, config.json or model directory.")
+]
+IslOption = Annotated[int, typer.Option("--isl", min=1, help="Prompt tokens of a request.")]
+OslOption = Annotated[int, typer.Option("--osl", min=1, help="Output tokens of a request.")]
+TtftOption = Annotated[
+    str | None, typer.Option("--ttft", help="Bound on time to first token, e.g. `2000ms`.")
+]
+TpotOption = Annotated[
+    str | None, typer.Option("--tpot", help="Bound on time per output token, e.g. `50ms`.")
+]
+PriorityOption = Annotated[
+    Priority, typer.Option("--priority", help="What to maximise within the bounds.")
+]
+SpaceOption = Annotated[
+    Space,
+    typer.Option(
+        "--engine",
+        "--space",
+        help="Layouts vLLM can run, or any expert grid and cut of each operator.",
+    ),
+]
