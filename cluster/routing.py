@@ -26,7 +26,7 @@ def predicted_tokens(*, prompt_tokens: int, max_output_tokens: int) -> float:
     return (prompt_tokens + max_output_tokens / 2) * 1.2
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class EngineReport:
     """What an engine says of itself; `age_s` since it said so."""
 
@@ -36,7 +36,7 @@ class EngineReport:
     kv_usage: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ReplicaView:
     """A replica as a router sees it.
 
@@ -52,7 +52,7 @@ class ReplicaView:
     report: EngineReport | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RouteRequest:
     """What is to be placed: predicted tokens, and replicas it must not go to again."""
 
@@ -91,6 +91,9 @@ SCORERS: Mapping[Scorer, float] = {
 }
 
 
+_WEIGHT = sum(SCORERS.values())
+
+
 def feasible(request: RouteRequest, replica: ReplicaView) -> bool:
     """Whether the replica may take the request now.
 
@@ -107,8 +110,10 @@ def feasible(request: RouteRequest, replica: ReplicaView) -> bool:
 
 def score(request: RouteRequest, replica: ReplicaView) -> float:
     """Weighted mean of all scorers, in [0, 1]."""
-    total = sum(weight * scorer(request, replica) for scorer, weight in SCORERS.items())
-    return total / sum(SCORERS.values())
+    total = 0.0
+    for scorer, weight in SCORERS.items():
+        total += weight * scorer(request, replica)
+    return total / _WEIGHT
 
 
 def pick(
@@ -121,6 +126,8 @@ def pick(
     candidates = [replica for replica in replicas if feasible(request, replica)]
     if not candidates:
         return None
+    if len(candidates) == 1:
+        return candidates[0]
     scores = [score(request, replica) for replica in candidates]
     best = max(scores)
     equals = [
@@ -130,4 +137,4 @@ def pick(
 
 
 def _clamp(value: float) -> float:
-    return min(1.0, max(0.0, value))
+    return 0.0 if value < 0.0 else 1.0 if value > 1.0 else value

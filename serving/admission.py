@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from serving.degrade import Granted
+from autoscaler.grant import Granted
 from serving.dispatch import Dispatcher
 from serving.errors import bad_request, context_too_long
 from serving.replica_link import ReplicaLink

@@ -23,11 +23,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
+from cluster.priority import Priority
 from serving.degrade import TIER_HEADER
 from serving.delivery import DONE
 from serving.errors import ApiError, bad_request, body_too_large, from_engine, internal_error
 from serving.messages import EngineError, EngineReply
-from serving.priority import Priority
 from serving.requests import BodyKind
 from serving.service import Service
 

@@ -22,8 +22,8 @@ from autoscaler.params import (
 )
 from cluster.errors import ConfigError
 from cluster.model.plan import Plan, PoolSection
-from cluster.routing import predicted_tokens
-from serving.dispatch import ARRIVAL_WINDOW_S
+from cluster.pool_capacity import in_flight_tokens, request_tokens
+from cluster.pool_ledger import ARRIVAL_WINDOW_S
 
 
 class _Section(BaseModel):
@@ -145,19 +145,6 @@ def controller_params(plan: Plan, config: ServeConfig) -> ControllerParams:
         load_window_s=ARRIVAL_WINDOW_S,
         ack_timeout_s=max(30.0, steering.tick_s),
     )
-
-
-def request_tokens(plan: Plan) -> float:
-    """Predicted tokens of a request of the plan's workload."""
-    return predicted_tokens(prompt_tokens=plan.workload.isl, max_output_tokens=plan.workload.osl)
-
-
-def in_flight_tokens(pool: PoolSection, *, plan: Plan) -> float:
-    """Predicted tokens one replica of a pool holds at once: its batch, or its KV cache."""
-    batch = pool.layout.max_num_seqs * request_tokens(plan)
-    if pool.expected is None:
-        return batch
-    return max(1.0, min(batch, float(pool.expected.kv_capacity_tokens)))
 
 
 def _pool_params(pool: PoolSection, *, plan: Plan, config: ServeConfig) -> PoolParams:

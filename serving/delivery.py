@@ -16,12 +16,14 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from autoscaler.snapshot import Tier
+from cluster.priority import Priority
+from cluster.waiting_line import Ask
 from serving.admission import PoolFront
 from serving.config import LimitsSection
+from serving.dispatch import Slot
 from serving.errors import ApiError, from_engine, too_busy, unavailable
 from serving.messages import EngineError, EngineReply, EngineRequest
 from serving.metrics import GatewayMetrics
-from serving.priority import Ask, Priority, Slot
 from serving.replica_link import LinkError
 
 # The payload with which OpenAI's streams end.

@@ -15,16 +15,18 @@ from fastapi import FastAPI
 from ray.serve.handle import DeploymentHandle
 
 from cluster.model.plan import Plan, PoolSection
+from cluster.pool_capacity import replica_limits
+from cluster.priority import Priority
+from cluster.waiting_line import WaitingLine
 from serving.admission import PoolFront
-from serving.config import LimitsSection, ServeConfig, in_flight_tokens
-from serving.dispatch import Dispatcher, ReplicaLimits
+from serving.config import LimitsSection, ServeConfig
+from serving.dispatch import Dispatcher
 from serving.exchange import keep_in_step
 from serving.http_api import build_app
 from serving.link import ServeLink
 from serving.loopback import bind_to_node_address
 from serving.messages import Directive, GatewayReport
 from serving.metrics import GatewayMetrics
-from serving.priority import Priority, WaitingLine
 from serving.service import Service
 from serving.tokens import PromptCounter
 
@@ -90,10 +92,7 @@ def _front(pool: PoolSection, *, handle: DeploymentHandle, spec: GatewaySpec) ->
         expected_output=spec.plan.workload.osl,
         dispatcher=Dispatcher(
             pool=pool.name,
-            limits=ReplicaLimits(
-                max_requests=pool.layout.max_num_seqs,
-                max_tokens=in_flight_tokens(pool, plan=spec.plan),
-            ),
+            limits=replica_limits(pool, plan=spec.plan),
             line=waiting_line(limits),
             clock=time.time,
         ),

@@ -14,17 +14,18 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
 
+from autoscaler.grant import Asked, grant
 from autoscaler.snapshot import Tier
+from cluster.priority import Priority
 from cluster.routing import predicted_tokens
 from serving.admission import Fit, PoolFront, engine_body, fit
 from serving.config import LimitsSection
-from serving.degrade import TIER_HEADER, Asked, grant
+from serving.degrade import headers
 from serving.delivery import Admitted, Delivery, Stance
 from serving.errors import ApiError, unknown_model
 from serving.messages import Directive, EngineReply, EngineRequest, GatewayReport, PoolLoad
 from serving.metrics import GatewayMetrics
 from serving.offload import OffLoop
-from serving.priority import Priority
 from serving.requests import Body, BodyKind, ChatBody, parse_body
 
 
@@ -142,7 +143,7 @@ class Service:
                 tokens=self._tokens(asked, limit=granted.max_tokens, front=asked_front),
             ),
             priority=priority,
-            headers={TIER_HEADER: str(int(self.tier)), **granted.headers()},
+            headers=headers(granted, tier=self.tier),
             arrived_s=arrived_s,
         )
 

@@ -12,9 +12,12 @@ import httpx
 from fastapi import FastAPI
 
 from autoscaler.snapshot import Tier
+from cluster.pool_ledger import ReplicaLimits
+from cluster.priority import Priority
+from cluster.waiting_line import WaitingLine
 from serving.admission import PoolFront
 from serving.config import LimitsSection
-from serving.dispatch import Dispatcher, ReplicaLimits
+from serving.dispatch import Dispatcher
 from serving.http_api import build_app
 from serving.messages import (
     Directive,
@@ -24,7 +27,6 @@ from serving.messages import (
     ReplicaReport,
 )
 from serving.metrics import GatewayMetrics
-from serving.priority import Priority, WaitingLine
 from serving.replica_link import LinkError
 from serving.requests import Body, ChatBody
 from serving.service import Service

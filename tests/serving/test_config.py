@@ -15,13 +15,8 @@ from cluster.model.plan import (
     SloSection,
     WorkloadSection,
 )
-from serving.config import (
-    ServeConfig,
-    controller_params,
-    in_flight_tokens,
-    load_serve_config,
-    request_tokens,
-)
+from cluster.pool_capacity import in_flight_tokens, request_tokens
+from serving.config import ServeConfig, controller_params, load_serve_config
 
 
 def plan(*, kv_capacity_tokens: int | None = None, goodput_rps: float = 2.0) -> Plan:

@@ -5,8 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.dispatch import ARRIVAL_WINDOW_S, Dispatcher
-from serving.priority import Ask, Priority, Slot
+from cluster.pool_ledger import ARRIVAL_WINDOW_S
+from cluster.priority import Priority
+from cluster.waiting_line import Ask
+from serving.dispatch import Dispatcher, Slot
 from tests.serving.fakes import Clock, dispatcher, report
 
 

@@ -3,7 +3,9 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.priority import Ask, Priority, Slot, Ticket, WaitingLine
+from cluster.priority import Priority
+from cluster.waiting_line import Ask, Ticket, WaitingLine
+from serving.dispatch import Slot
 from tests.serving.fakes import DELAYS_S
 
 ASKS = st.builds(

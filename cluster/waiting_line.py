@@ -3,7 +3,7 @@
 Each request gets a due time, `arrival + delay of its class`; the earliest due goes first. A VIP
 (delay 0) passes everyone who arrived less than a class delay before, and nobody waits for ever: a
 batch request that has waited its delay out beats a VIP that has just come. Due times never change,
-so the line is a sorted list.
+so the line is a sorted list. The live gateway and the simulator queue in the same line.
 
 Invariants: the counters equal the waiting tickets after any mix of put and leave; order within a
 class is order of arrival.
@@ -11,36 +11,12 @@ class is order of arrival.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 
-
-class Priority(StrEnum):
-    """Class of a request."""
-
-    VIP = "vip"
-    STANDARD = "standard"
-    BATCH = "batch"
-
-
-class Slot:
-    """A request's place on a replica."""
-
-    def __init__(self, *, replica_id: str, tokens: float, release: Callable[[Slot], None]) -> None:
-        self.replica_id = replica_id
-        self.tokens = tokens
-        self._release = release
-        self._held = True
-
-    def release(self) -> None:
-        """Give the place back; a second call does nothing."""
-        if self._held:
-            self._held = False
-            self._release(self)
+from cluster.priority import Priority
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,15 +33,14 @@ class Ask:
     failed: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True, order=True, slots=True)
 class Ticket:
-    """A place in the line. `turn` resolves to the slot when the request has been placed."""
+    """A place in the line."""
 
     due_s: float
     order: int
     ask: Ask = field(compare=False)
     since_s: float = field(compare=False)
-    turn: asyncio.Future[Slot] = field(compare=False)
 
 
 class WaitingLine:
@@ -84,6 +59,11 @@ class WaitingLine:
         """Tickets as they are now, first due first."""
         return iter(tuple(self._tickets))
 
+    @property
+    def first(self) -> Ticket | None:
+        """The ticket that is due first."""
+        return self._tickets[0] if self._tickets else None
+
     def full_for(self, priority: Priority) -> bool:
         """Whether one more would be too many. Only VIPs can crowd out a VIP."""
         if len(self) < self._limit or priority is not Priority.VIP:
@@ -101,13 +81,8 @@ class WaitingLine:
 
     def put(self, ask: Ask, *, now_s: float) -> Ticket:
         """Join the line; does not look at the limit (see `full_for`)."""
-        ticket = Ticket(
-            ask.arrived_s + self._delays_s[ask.priority],
-            next(self._order),
-            ask,
-            now_s,
-            asyncio.get_running_loop().create_future(),
-        )
+        due_s = ask.arrived_s + self._delays_s[ask.priority]
+        ticket = Ticket(due_s, next(self._order), ask, now_s)
         insort(self._tickets, ticket)
         return ticket
 

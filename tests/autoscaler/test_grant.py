@@ -1,9 +1,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autoscaler.grant import Asked, Granted, grant
 from autoscaler.snapshot import Tier
-from serving.degrade import Asked, Granted, grant
-from serving.priority import Priority
+from cluster.priority import Priority
 
 
 def asked(

@@ -1,0 +1,256 @@
+"""Which replica may take which waiting request, and what is in flight where? One pool's books.
+
+Joins the replicas that report, what was dispatched to each and is not finished, and the waiting
+line; the choice itself is `cluster.routing.pick`. A request is placed the moment a replica can take
+it. One that does not fit yet holds the replicas it could use against those behind it, or smaller
+ones would pass it for ever; replicas it must avoid stay open to the others.
+
+The live dispatcher (`serving.dispatch`) and the simulated gateway (`cluster.sim.front`) keep the
+same books; here is no clock and no waiting: the time is an argument.
+
+Invariants: in flight = placed - released; a lost replica (a *suspect*) is not chosen again before
+it has reported anew; a replica that failed a request gets the same request again only if it has
+reported anew and the pool has no other.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from cluster.routing import (
+    STALE_AFTER_S,
+    EngineReport,
+    ReplicaView,
+    RouteRequest,
+    pick,
+    score,
+)
+from cluster.waiting_line import Ask, Ticket, WaitingLine
+
+# Arrivals are averaged over this long; the controller's tick is shorter, its delays longer.
+ARRIVAL_WINDOW_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicaLimits:
+    """What one replica of the pool takes: sequences in its batch, tokens in its KV cache."""
+
+    max_requests: int
+    max_tokens: float
+
+
+class Report(Protocol):
+    """An engine replica's own account, as of `sent_s`."""
+
+    @property
+    def replica_id(self) -> str: ...  # noqa: D102
+    @property
+    def sent_s(self) -> float: ...  # noqa: D102
+    @property
+    def running(self) -> int: ...  # noqa: D102
+    @property
+    def waiting(self) -> int: ...  # noqa: D102
+    @property
+    def kv_usage(self) -> float: ...  # noqa: D102
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """A pool's traffic as one gateway sees it; tokens are predicted ones."""
+
+    arrival_tokens_per_s: float
+    in_flight_tokens: float
+    queued_tokens: float
+    queued_requests: int
+    oldest_wait_s: float
+
+
+@dataclass
+class _Held:
+    requests: int = 0
+    tokens: float = 0.0
+
+
+class PoolLedger:
+    """The books of one pool and gateway. `draw` in [0, 1) chooses among equal replicas."""
+
+    def __init__(
+        self, *, limits: ReplicaLimits, line: WaitingLine, draw: Callable[[], float]
+    ) -> None:
+        self._limits = limits
+        self.line = line
+        self._draw = draw
+        self._reports: dict[str, Report] = {}
+        self._suspects: dict[str, float] = {}
+        self._held: dict[str, _Held] = {}
+        self._arrivals: deque[tuple[float, float]] = deque()
+        self._views: dict[str, ReplicaView] = {}
+        self._views_until_s = float("inf")
+
+    @property
+    def ready(self) -> int:
+        """Replicas that may be chosen."""
+        return sum(replica_id not in self._suspects for replica_id in self._reports)
+
+    def has_idle(self, now_s: float) -> bool:
+        """Whether a replica that may be chosen has nothing of this gateway's."""
+        return any(view.in_flight_requests == 0 for view in self._fresh_views(now_s).values())
+
+    def observe(self, reports: Iterable[Report]) -> None:
+        """The pool's replicas as they are known now; call `place` afterwards."""
+        self._reports = {report.replica_id: report for report in reports}
+        self._suspects = {
+            replica_id: since_s
+            for replica_id, since_s in self._suspects.items()
+            if replica_id in self._reports and not self._reported_after(replica_id, since_s)
+        }
+        self._views_until_s = -float("inf")
+
+    def suspect(self, replica_id: str, now_s: float) -> None:
+        """The replica was lost: choose it again only after a newer report."""
+        self._suspects[replica_id] = now_s
+        self._views_until_s = -float("inf")
+
+    def arrived(self, tokens: float, now_s: float) -> None:
+        """Count a request's predicted tokens as arrived (refused ones too)."""
+        self._arrivals.append((now_s, tokens))
+        self._forget_arrivals(now_s)
+
+    def place(self, now_s: float) -> list[tuple[Ticket, str]]:
+        """Who goes where now. They leave the line, and count as in flight."""
+        placed: list[tuple[Ticket, str]] = []
+        if not len(self.line):
+            return placed
+        views = self._fresh_views(now_s)
+        for ticket in self.line:
+            if not views:
+                break
+            ask = ticket.ask
+            request = RouteRequest(tokens=ask.tokens, avoid=self._avoid(ask))
+            chosen = pick(request, tuple(views.values()), tie=self._draw())
+            if chosen is None:
+                views = {name: view for name, view in views.items() if name in request.avoid}
+            else:
+                self.line.leave(ticket)
+                self.take(chosen.replica_id, ask.tokens, now_s)
+                placed.append((ticket, chosen.replica_id))
+                if views is not self._views:
+                    views[chosen.replica_id] = self._views[chosen.replica_id]
+        return placed
+
+    def better(self, tokens: float, than: str, now_s: float) -> str | None:
+        """A replica that a request of `tokens` in flight on `than` would do better on.
+
+        As if it were not in flight: it moves only where another one scores higher.
+        """
+        views = self._fresh_views(now_s)
+        request = RouteRequest(tokens=tokens, avoid=frozenset({than}))
+        chosen = pick(request, tuple(views.values()), tie=self._draw())
+        if chosen is None or than not in views:
+            return None if chosen is None else chosen.replica_id
+        held = self._held[than]
+        without = self._view(
+            self._reports[than],
+            now_s,
+            _Held(requests=held.requests - 1, tokens=held.tokens - tokens),
+        )
+        return chosen.replica_id if score(request, chosen) > score(request, without) else None
+
+    def take(self, replica_id: str, tokens: float, now_s: float) -> None:
+        """Count a request as in flight on a replica."""
+        held = self._held.setdefault(replica_id, _Held())
+        held.requests += 1
+        held.tokens += tokens
+        self._renew(replica_id, now_s)
+
+    def release(self, replica_id: str, tokens: float, now_s: float) -> None:
+        """A request is no longer in flight; call `place` afterwards."""
+        held = self._held[replica_id]
+        held.requests -= 1
+        held.tokens -= tokens
+        if held.requests == 0:
+            del self._held[replica_id]  # and with it the rounding of the sums
+        self._renew(replica_id, now_s)
+
+    def traffic(self, now_s: float) -> Traffic:
+        """This gateway's traffic.
+
+        A request counts at least as its slot's share of a replica: a full batch of short requests
+        leaves no more room than one of long ones.
+        """
+        self._forget_arrivals(now_s)
+        slot = self._limits.max_tokens / self._limits.max_requests
+        return Traffic(
+            arrival_tokens_per_s=sum(tokens for _, tokens in self._arrivals) / ARRIVAL_WINDOW_S,
+            in_flight_tokens=sum(
+                max(held.tokens, held.requests * slot) for held in self._held.values()
+            ),
+            queued_tokens=max(self.line.tokens, len(self.line) * slot),
+            queued_requests=len(self.line),
+            oldest_wait_s=self.line.oldest_wait_s(now_s),
+        )
+
+    def in_flight(self) -> dict[str, int]:
+        """Requests per replica."""
+        return {replica_id: held.requests for replica_id, held in self._held.items()}
+
+    def _forget_arrivals(self, now_s: float) -> None:
+        oldest_s = now_s - ARRIVAL_WINDOW_S
+        while self._arrivals and self._arrivals[0][0] <= oldest_s:
+            self._arrivals.popleft()
+
+    def _reported_after(self, replica_id: str, time_s: float) -> bool:
+        # Equal times say nothing about order; the next report is a second away.
+        return replica_id in self._reports and self._reports[replica_id].sent_s > time_s
+
+    def _fresh_views(self, now_s: float) -> dict[str, ReplicaView]:
+        """Views of the replicas that may be chosen, made anew when a report has become stale."""
+        if now_s > self._views_until_s:
+            self._views = {
+                replica_id: self._view(report, now_s, self._held.get(replica_id))
+                for replica_id, report in self._reports.items()
+                if replica_id not in self._suspects
+            }
+            self._views_until_s = min(
+                (
+                    now_s + STALE_AFTER_S - view.report.age_s
+                    for view in self._views.values()
+                    if view.report is not None and view.report.age_s <= STALE_AFTER_S
+                ),
+                default=float("inf"),
+            )
+        return self._views
+
+    def _renew(self, replica_id: str, now_s: float) -> None:
+        if replica_id in self._views:
+            held = self._held.get(replica_id)
+            self._views[replica_id] = self._view(self._reports[replica_id], now_s, held)
+
+    def _view(self, report: Report, now_s: float, held: _Held | None) -> ReplicaView:
+        return ReplicaView(
+            replica_id=report.replica_id,
+            in_flight_tokens=held.tokens if held else 0.0,
+            in_flight_requests=held.requests if held else 0,
+            max_requests=self._limits.max_requests,
+            max_tokens=self._limits.max_tokens,
+            report=EngineReport(
+                age_s=now_s - report.sent_s,
+                running=report.running,
+                waiting=report.waiting,
+                kv_usage=report.kv_usage,
+            ),
+        )
+
+    def _avoid(self, ask: Ask) -> frozenset[str]:
+        if not ask.failed:
+            return _NOBODY
+        names = [name for name in self._reports if name not in self._suspects]
+        if any(name not in ask.failed for name in names):
+            return frozenset(ask.failed)
+        return frozenset(r for r, at_s in ask.failed.items() if not self._reported_after(r, at_s))
+
+
+_NOBODY: frozenset[str] = frozenset()

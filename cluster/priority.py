@@ -1,0 +1,13 @@
+"""Which class is a request of? Classes wait in line differently, and degrade differently."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Priority(StrEnum):
+    """Class of a request."""
+
+    VIP = "vip"
+    STANDARD = "standard"
+    BATCH = "batch"
