@@ -1,0 +1,1 @@
+"""What do users ask, and when? Recorded traces, traces made up, and their scaling."""
