@@ -13,7 +13,9 @@ holds; an observation of zero traffic is a point like any other.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Protocol
 
@@ -55,5 +57,5 @@ def remember(history: History, time_s: float, tokens_per_s: float, *, keep_s: fl
     """
     if history and time_s <= history[-1][0]:
         return history
-    kept = tuple(point for point in history if time_s - point[0] <= keep_s)
-    return (*kept, (time_s, tokens_per_s))
+    first = bisect_left(history, time_s - keep_s, key=itemgetter(0))
+    return (*history[first:], (time_s, tokens_per_s))

@@ -107,12 +107,12 @@ class PoolLedger:
             for replica_id, since_s in self._suspects.items()
             if replica_id in self._reports and not self._reported_after(replica_id, since_s)
         }
-        self._views_until_s = -float("inf")
+        self._forget_views()
 
     def suspect(self, replica_id: str, now_s: float) -> None:
         """The replica was lost: choose it again only after a newer report."""
         self._suspects[replica_id] = now_s
-        self._views_until_s = -float("inf")
+        self._forget_views()
 
     def arrived(self, tokens: float, now_s: float) -> None:
         """Count a request's predicted tokens as arrived (refused ones too)."""
@@ -223,6 +223,9 @@ class PoolLedger:
                 default=float("inf"),
             )
         return self._views
+
+    def _forget_views(self) -> None:
+        self._views, self._views_until_s = {}, -float("inf")
 
     def _renew(self, replica_id: str, now_s: float) -> None:
         if replica_id in self._views:

@@ -15,6 +15,7 @@ import itertools
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from cluster.priority import Priority
 
@@ -33,14 +34,13 @@ class Ask:
     failed: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, order=True, slots=True)
-class Ticket:
-    """A place in the line."""
+class Ticket(NamedTuple):
+    """A place in the line; `order` is unique, so tickets compare by the first two."""
 
     due_s: float
     order: int
-    ask: Ask = field(compare=False)
-    since_s: float = field(compare=False)
+    ask: Ask
+    since_s: float
 
 
 class WaitingLine:

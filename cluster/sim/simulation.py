@@ -1,0 +1,480 @@
+"""What happens to a stream of requests? Arrivals, gateway, replicas, faults, in order of time.
+
+Discrete events from a heap; between them engines skip ahead (`cluster.sim.engine`). Times are in
+seconds from the start of the trace. Everything random comes from one seeded generator, and events
+of one time keep the order in which they were made: the same seed gives the same log.
+
+Conserved: every request that came is completed, refused with a reason, broken, or unfinished at
+the end; a replica's blocks are those of its jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from heapq import heappop, heappush
+from itertools import count
+
+import numpy as np
+
+from cluster.routing import predicted_tokens
+from cluster.sim.driver import Driver, PoolFacts, Unsteered
+from cluster.sim.engine import Engine
+from cluster.sim.event_log import NO_LOG, EventLog
+from cluster.sim.failures import NODE, Failure, Fault
+from cluster.sim.fleet import Fleet
+from cluster.sim.front import Front
+from cluster.sim.job import NEVER, Job
+from cluster.sim.record import Outcome, Record
+from cluster.sim.replica import Phase, Replica
+from cluster.sim.setup import Setup
+from cluster.sim.spec import Role
+from cluster.traces.request import TraceRequest
+
+_DRAWS = 4096
+Event = tuple[float, int, Callable[..., None], tuple[object, ...]]
+
+
+class Simulation:
+    """One run of one setup. `driver`: who steers; nobody by default. `log`: told of every event.
+
+    Use it once: `run` or `run_closed`.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        *,
+        driver: Driver | None = None,
+        seed: int = 0,
+        log: EventLog = NO_LOG,
+        keep: bool = False,
+    ) -> None:
+        self._setup = setup
+        self._rules = setup.gateway
+        self._driver = driver if driver is not None else Unsteered(setup.pools[0].name)
+        self._log = log
+        self.record = Record(setup.slo, keep=keep)
+        self._random = np.random.default_rng(seed)
+        self._draws: list[float] = []
+        self._heap: list[Event] = []
+        self._order = count()
+        self._numbers = count()
+        self._inside = 0  # requests that came and are not yet at an end
+        self._arrivals: Iterator[TraceRequest] = iter(())
+        self._more = True
+        self._concurrency = 0
+        self.now_s = 0.0
+        self._fleets = {
+            pool.name: Fleet(pool, gaps=self.record.itl.add, on_start=self._expect)
+            for pool in setup.pools
+        }
+        self._fronts = {
+            pool.name: Front(limits=pool.limits, rules=self._rules, draw=self._draw)
+            for pool in setup.pools
+        }
+        self._decoders = next((p.name for p in setup.pools if p.spec.role is Role.DECODE), "")
+
+    def run(self, requests: Iterable[TraceRequest], *, until_s: float = NEVER) -> Outcome:
+        """Requests come when the trace says; the run ends with the last, or at `until_s`."""
+        self._arrivals = iter(requests)
+        self._begin()
+        self._next_arrival()
+        return self._loop(until_s)
+
+    def run_closed(
+        self, requests: Iterable[TraceRequest], *, concurrency: int, until_s: float = NEVER
+    ) -> Outcome:
+        """`concurrency` requests are always in flight; the trace's arrival times are not used."""
+        self._arrivals = iter(requests)
+        self._concurrency = concurrency
+        self._begin()
+        for _ in range(concurrency):
+            self._issue_next()
+        return self._loop(until_s)
+
+    # The loop
+
+    def _begin(self) -> None:
+        for fleet in self._fleets.values():
+            fleet.begin(0.0)
+        for failure in self._setup.failures:
+            self._at(failure.at_s, self._fail, failure)
+        self._tick()
+
+    def _loop(self, until_s: float) -> Outcome:
+        heap = self._heap
+        while heap and (self._more or self._inside):
+            at_s, _, act, arguments = heappop(heap)
+            if at_s > until_s:
+                break
+            self.now_s = at_s
+            act(*arguments)
+        return self._outcome(min(self.now_s, until_s))
+
+    def _at(self, at_s: float, act: Callable[..., None], *arguments: object) -> None:
+        heappush(self._heap, (at_s, next(self._order), act, arguments))
+
+    def _draw(self) -> float:
+        if not self._draws:
+            self._draws = self._random.random(_DRAWS).tolist()
+        return self._draws.pop()
+
+    # Requests
+
+    def _next_arrival(self) -> None:
+        request = next(self._arrivals, None)
+        if request is None:
+            self._more = False
+        else:
+            self._at(request.arrival_s, self._arrive_open, request)
+
+    def _arrive_open(self, request: TraceRequest) -> None:
+        self._next_arrival()
+        self._arrive(request)
+
+    def _issue_next(self) -> None:
+        request = next(self._arrivals, None)
+        if request is None:
+            self._more = False
+        else:
+            self._arrive(request)
+
+    def _arrive(self, request: TraceRequest) -> None:
+        now_s, record = self.now_s, self.record
+        record.arrive(now_s)
+        self._inside += 1
+        admission = self._driver.admit(request)
+        pool = admission.pool
+        front, spec = self._fronts[pool], self._fleets[pool].setup.spec
+        job = Job(
+            number=next(self._numbers),
+            arrival_s=now_s,
+            prompt=request.prompt_tokens,
+            limit=admission.limit,
+            priority=request.priority,
+            blocks=request.blocks,
+            block_tokens=request.block_tokens,
+        )
+        job.pool = pool
+        expected = self._rules.expected_output
+        asked = predicted_tokens(prompt_tokens=job.prompt, max_output_tokens=expected)
+        front.ledger.arrived(asked, now_s)
+        for change in admission.changes:
+            record.count(change)
+        capped = min(expected, admission.limit) if admission.changes else expected
+        job.load = predicted_tokens(prompt_tokens=job.prompt, max_output_tokens=capped)
+        if admission.refused:
+            self._refuse(job, admission.refused)
+        elif not spec.holds(job.prompt, job.limit):
+            self._refuse(job, "longer than the KV cache")
+        elif front.ledger.line.full_for(job.priority):
+            self._refuse(job, "the line is full")
+        else:
+            self._join(job, front)
+
+    def _join(self, job: Job, front: Front) -> None:
+        now_s = self.now_s
+        front.join(job, now_s)
+        self._place(front)
+        if front.waits(job):
+            self._at(now_s + self._rules.queue_wait_s, self._give_up, job, job.attempts)
+            if front.gate.due_s < NEVER:
+                self._at(front.gate.due_s, self._place, front)
+
+    def _place(self, front: Front) -> None:
+        for job, replica_id in front.place(self.now_s):
+            job.ticket = None
+            self._dispatch(job, self._fleets[job.pool].replicas[replica_id])
+
+    def _dispatch(self, job: Job, replica: Replica) -> None:
+        now_s = self.now_s
+        job.replica = replica
+        job.attempts += 1
+        engine = replica.engine_for(job)
+        before_s = engine.wake_s
+        engine.submit(job, now_s)
+        self._log.dispatched(job, replica.replica_id, now_s)
+        if engine.wake_s != before_s:
+            self._at(engine.wake_s, self._wake, replica, engine, engine.wake_s)
+        if job.queued and len(self._fleets[job.pool].replicas) > 1:
+            check_s = now_s + self._rules.reschedule_after_s
+            if check_s < NEVER and job.moves < self._rules.max_moves:
+                self._at(check_s, self._reconsider, job, job.attempts)
+
+    def _wake(self, replica: Replica, engine: Engine, due_s: float) -> None:
+        if engine.wake_s != due_s or replica.phase is Phase.GONE:
+            return  # it was changed since
+        engine.wake(due_s)
+        self._after(replica, engine, due_s)
+
+    def _after(self, replica: Replica, engine: Engine, before_s: float) -> None:
+        """Hand on what an engine has got done, and remember when to look at it again."""
+        if engine.first:
+            for job in engine.first:
+                self._first(job, replica, engine)
+            engine.first.clear()
+        if engine.handed:
+            handed, engine.handed = engine.handed, []
+            for job in handed:
+                self._hand_over(job, replica)
+        if engine.done:
+            done, engine.done = engine.done, []
+            for job in done:
+                self._finish(job, replica)
+        if engine.wake_s not in (before_s, NEVER):
+            self._at(engine.wake_s, self._wake, replica, engine, engine.wake_s)
+        if replica.phase is Phase.DRAINING and not replica.load:
+            self._fleets[replica.pool].end(replica, self.now_s)
+
+    def _first(self, job: Job, replica: Replica, engine: Engine) -> None:
+        job.lag_s = replica.spec.times.lag_s(job.prompt - job.cached, job.chunks)
+        if replica.spec.lag_steps:
+            job.lag_s += replica.spec.lag_steps * engine.step_beside_s
+        self._log.first(job, replica.replica_id, self.now_s)
+
+    def _finish(self, job: Job, replica: Replica) -> None:
+        now_s, front = self.now_s, self._fronts[job.pool]
+        self.record.finish(job, now_s, replica_id=replica.replica_id)
+        self._log.finished(job, replica.replica_id, now_s)
+        front.ledger.release(replica.replica_id, job.load, now_s)
+        self._end(job.lag_s)
+        if front.waiting:
+            self._place(front)
+
+    def _end(self, later_s: float = 0.0) -> None:
+        """A request is at its end, whichever; in a closed loop the next one follows."""
+        self._inside -= 1
+        if self._concurrency and self._more:
+            if later_s > 0.0:
+                self._inside += 1  # the place it leaves is taken, a little later
+                self._at(self.now_s + later_s, self._follow)
+            else:
+                self._issue_next()
+
+    def _follow(self) -> None:
+        self._inside -= 1
+        self._issue_next()
+
+    def _refuse(self, job: Job, reason: str) -> None:
+        self.record.refuse(reason, self.now_s)
+        self._log.refused(job, reason, self.now_s)
+        self._end()
+
+    def _give_up(self, job: Job, attempts: int) -> None:
+        front = self._fronts[job.pool]
+        if job.attempts == attempts and front.waits(job):
+            front.leave(job)
+            ready = front.ledger.ready
+            self._refuse(job, "waited too long" if ready else "no replica was ready")
+            self._place(front)  # those it held replicas against
+
+    def _reconsider(self, job: Job, attempts: int) -> None:
+        """Second scheduling: a request that has not started may do better elsewhere."""
+        replica = job.replica
+        if not job.queued or job.attempts != attempts or not isinstance(replica, Replica):
+            return
+        now_s, front, fleet = self.now_s, self._fronts[job.pool], self._fleets[job.pool]
+        better = front.ledger.better(job.load, replica.replica_id, now_s)
+        if better is None or better not in fleet.replicas:
+            self._at(now_s + self._rules.reschedule_after_s, self._reconsider, job, attempts)
+            return
+        engine = replica.engine_of(job)
+        engine.remove(job, now_s)
+        front.ledger.release(replica.replica_id, job.load, now_s)
+        front.ledger.take(better, job.load, now_s)
+        job.moves += 1
+        self.record.count("moved before they started")
+        self._log.moved(job, replica.replica_id, now_s)
+        self._dispatch(job, fleet.replicas[better])
+        self._place(front)
+
+    def _hand_over(self, job: Job, replica: Replica) -> None:
+        """A prompt is done: its KV cache travels to a replica that decodes."""
+        spec, now_s = replica.spec, self.now_s
+        self._fronts[job.pool].ledger.release(replica.replica_id, job.load, now_s)
+        moved = (job.prompt + job.generated) * spec.kv_bytes_per_token
+        self.record.count("KV caches sent")
+        self._place(self._fronts[job.pool])
+        arrives_s = now_s + spec.transfer_s + moved / spec.transfer_bytes_per_s
+        job.lag_s = spec.times.lag_s(job.prompt - job.cached, job.chunks)
+        self._at(arrives_s, self._receive, job)
+
+    def _receive(self, job: Job) -> None:
+        job.pool = self._decoders
+        if job.first_s == NEVER:
+            job.first_s = self.now_s
+            self._log.first(job, self._decoders, self.now_s)
+        job.target = job.position = job.prompt + job.generated
+        self._join(job, self._fronts[job.pool])
+
+    # Replicas
+
+    def _expect(self, replica: Replica, ready_s: float) -> None:
+        if ready_s <= self.now_s:
+            self._ready(replica)
+        else:
+            self._at(ready_s, self._ready, replica)
+
+    def _ready(self, replica: Replica) -> None:
+        if replica.phase is not Phase.STARTING:
+            return
+        fleet = self._fleets[replica.pool]
+        fleet.make_ready(replica, self.now_s)
+        self._log.replica(replica.replica_id, "ready", self.now_s)
+        self._report(fleet)
+
+    def _report(self, fleet: Fleet) -> None:
+        front = self._fronts[fleet.name]
+        front.ledger.observe(fleet.reports(self.now_s, forget_s=self._setup.health.forget_s))
+        self._place(front)
+
+    def _tick(self) -> None:
+        """Reports come in, and whoever steers decides."""
+        now_s = self.now_s
+        window = self.record.series.at(now_s)
+        facts = []
+        for name, fleet in self._fleets.items():
+            front = self._fronts[name]
+            reports = fleet.reports(now_s, forget_s=self._setup.health.forget_s)
+            front.ledger.observe(reports)
+            self._place(front)
+            ready, pending = len(fleet.ready), len(fleet.starting)
+            facts.append(
+                PoolFacts(
+                    name=name,
+                    target=fleet.target,
+                    ready=ready,
+                    pending=pending,
+                    reports=reports,
+                    traffic=front.ledger.traffic(now_s),
+                )
+            )
+            for gauge, value in (
+                (f"{name} ready", ready),
+                (f"{name} queued", front.waiting),
+                (f"{name} running", sum(report.running for report in reports)),
+                (f"{name} KV usage", max((report.kv_usage for report in reports), default=0.0)),
+            ):
+                window.gauges[gauge] = max(window.gauges.get(gauge, 0.0), value)
+        for pool, replicas in self._driver.tick(facts, now_s).items():
+            self._scale(self._fleets[pool], replicas)
+        for gauge, value in self._driver.gauges().items():
+            window.gauges[gauge] = max(window.gauges.get(gauge, 0.0), value)
+        self._at(now_s + self._driver.tick_s, self._tick)
+
+    def _scale(self, fleet: Fleet, replicas: int) -> None:
+        leaving = fleet.set_target(replicas, self.now_s)
+        for replica in leaving:
+            self._log.replica(replica.replica_id, "drains", self.now_s)
+            if not replica.load:
+                fleet.end(replica, self.now_s)
+        if leaving:
+            self._report(fleet)
+
+    # Faults
+
+    def _fail(self, failure: Failure) -> None:
+        for replica in self._victims(failure):
+            self._log.replica(replica.replica_id, failure.kind.value, self.now_s)
+            self.record.count(f"replicas hit: {failure.kind.value}")
+            if failure.kind is Fault.CRASH:
+                self._lose(replica)
+            elif failure.kind is Fault.FREEZE:
+                self._freeze(replica, failure)
+            else:
+                self._slow(replica, failure.factor)
+                if failure.for_s < NEVER:
+                    self._at(self.now_s + failure.for_s, self._slow, replica, 1.0)
+
+    def _victims(self, failure: Failure) -> list[Replica]:
+        if failure.pool != NODE:
+            fleet = self._fleets[failure.pool]
+            wanted = [r for r in fleet.replicas.values() if r.number == failure.number]
+            return [r for r in wanted if r.phase is not Phase.STARTING]
+        found = []
+        for fleet in self._fleets.values():
+            per_node = fleet.setup.replicas_per_node
+            found += [r for r in fleet.replicas.values() if r.number // per_node == failure.number]
+        return found
+
+    def _slow(self, replica: Replica, factor: float) -> None:
+        if replica.phase is Phase.GONE:
+            return
+        for engine in replica.engines:
+            before_s = engine.wake_s
+            engine.slow_down(factor, self.now_s)
+            self._after(replica, engine, before_s)
+
+    def _freeze(self, replica: Replica, failure: Failure) -> None:
+        replica.tell(self.now_s)  # its last word
+        for engine in replica.engines:
+            before_s = engine.wake_s
+            engine.freeze(self.now_s)
+            self._after(replica, engine, before_s)
+        limit_s = self._setup.health.dead_after_s
+        if failure.for_s < limit_s:
+            self._at(self.now_s + failure.for_s, self._thaw, replica)
+        else:
+            self._at(self.now_s + limit_s, self._lose, replica)
+
+    def _thaw(self, replica: Replica) -> None:
+        if replica.phase is Phase.GONE:
+            return
+        for engine in replica.engines:
+            engine.thaw(self.now_s)
+            self._after(replica, engine, NEVER)
+
+    def _lose(self, replica: Replica) -> None:
+        """A replica is gone; what it had goes elsewhere, and its pool starts another."""
+        if replica.phase is Phase.GONE:
+            return
+        now_s = self.now_s
+        fleet, front = self._fleets[replica.pool], self._fronts[replica.pool]
+        lost = [job for engine in replica.engines for job in engine.halt()]
+        fleet.end(replica, now_s)
+        self._log.replica(replica.replica_id, "lost", now_s)
+        front.ledger.suspect(replica.replica_id, now_s)
+        for job in sorted(lost, key=lambda job: job.number):
+            front.ledger.release(replica.replica_id, job.load, now_s)
+        front.ledger.observe(fleet.reports(now_s, forget_s=self._setup.health.forget_s))
+        fleet.set_target(fleet.target, now_s)
+        for job in sorted(lost, key=lambda job: job.number):
+            self._recover(job, replica, front)
+        self._place(front)
+
+    def _recover(self, job: Job, replica: Replica, front: Front) -> None:
+        begun = job.first_s < NEVER
+        if begun and not self._rules.resumes:
+            self._refuse(job, "broken mid-stream by a lost replica")
+        elif job.attempts >= self._rules.attempts:
+            self._refuse(job, "lost its replica too often")
+        else:
+            self.record.count("resumed mid-stream" if begun else "retried elsewhere")
+            job.failed = {**job.failed, replica.replica_id: self.now_s}
+            job.restart()
+            self._join(job, front)
+
+    # The end
+
+    def _outcome(self, now_s: float) -> Outcome:
+        record = self.record
+        device_s, cost, priced = 0.0, 0.0, True
+        replicas: dict[str, tuple[int, float]] = {}
+        for name, fleet in self._fleets.items():
+            for replica in list(fleet.replicas.values()):
+                fleet.device_s += (now_s - replica.created_s) * fleet.setup.spec.devices
+                fleet.preemptions += replica.preemptions
+            record.count("preemptions", fleet.preemptions)
+            device_s += fleet.device_s
+            price = fleet.setup.price_per_device_hour
+            priced = priced and price is not None
+            cost += fleet.device_s / 3600.0 * (price or 0.0)
+            replicas[name] = (fleet.most_ready, fleet.mean_ready(now_s))
+        return Outcome(
+            record=record,
+            duration_s=now_s,
+            device_hours=device_s / 3600.0,
+            cost=cost if priced else None,
+            replicas=replicas,
+            unfinished=self._inside,
+        )
