@@ -2,9 +2,10 @@
 
 One source at a time: serving runs (`--runs`), microbenchmarks on this machine or a Ray cluster
 (`--measure`), or summaries of Nsight Systems (`--nsys`). The file lies over the shipped calibration
-and holds only what differs. `--show` prints one.
-Exit code 0: written. 2: bad input. 4: PyTorch, Ray or a device does not answer. 130: interrupted,
-nothing written.
+and holds only what differs. `--show` prints one. `--live` writes another kind of file, which the
+simulator reads: step times of a real engine on this machine (`cluster/calibration/live_file.py`).
+Exit code 0: written. 2: bad input. 4: PyTorch, vLLM, Ray or a device does not answer. 130:
+interrupted, nothing written.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Annotated, TypeVar
 import typer
 from rich.console import Console
 
+from cli.calibrate_live import LiveRequest, from_live
 from cli.calibrate_report import print_calibration
 from cli.calibrate_result import Calibrated
 from cli.calibrate_runs import RunsRequest, Start, from_runs
@@ -38,6 +40,7 @@ from cluster.costmodel.calibration_file import (
 )
 from cluster.errors import InputError
 from cluster.model.layout import Layout
+from serving.bundled import HEAVY
 
 _T = TypeVar("_T")
 
@@ -108,7 +111,11 @@ def command(
         typer.Option(metavar="FILE", help="Correct by this CSV of `nsys stats`; repeat it."),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="--nsys: catalogue name, hub id, config.json or directory.")
+        str | None,
+        typer.Option(
+            help="--nsys: catalogue name, hub id, config.json or directory. "
+            "--live: a bundled model or a directory, by default the bundled one."
+        ),
     ] = None,
     phase: Annotated[TracedPhase | None, typer.Option(help="--nsys: what was profiled.")] = None,
     steps: Annotated[
@@ -130,13 +137,38 @@ def command(
     devices: Annotated[
         int | None, typer.Option(min=1, help="--nsys: GPUs the files add up. Default: all.")
     ] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="Start an engine here and measure its steps.")
+    ] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="--live: about a minute instead of four.")
+    ] = False,
+    max_num_seqs: Annotated[
+        int, typer.Option(min=2, help="--live: sequences the engine runs at a time.")
+    ] = 16,
+    max_model_len: Annotated[
+        int, typer.Option(min=128, help="--live: tokens of its longest sequence.")
+    ] = 2048,
+    chunk: Annotated[int, typer.Option(min=32, help="--live: tokens of its largest step.")] = 512,
+    threads: Annotated[int, typer.Option(min=1, help="--live: cores it computes on.")] = 1,
     show: Annotated[bool, typer.Option("--show", help="Print a calibration.")] = False,
     out_path: Annotated[
-        Path, typer.Option("--out", metavar="FILE", help="Where to write the calibration.")
-    ] = Path("calibration.yaml"),
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="FILE",
+            help="Where to write. Default: calibration.yaml, with --live live.yaml.",
+        ),
+    ] = None,
 ) -> None:
     """Fit the cost model to measurements and write a calibration file."""
-    given = {"--runs": runs is not None, "--measure": measure, "--nsys": bool(nsys), "--show": show}
+    given = {
+        "--runs": runs is not None,
+        "--measure": measure,
+        "--nsys": bool(nsys),
+        "--live": live,
+        "--show": show,
+    }
     chosen = [name for name, there in given.items() if there]
     if len(chosen) != 1:
         raise InputError(
@@ -150,8 +182,22 @@ def command(
         return
     shipped = [FOLDER / f"{name}.yaml" for name in SHIPPED]
     read = shipped if start is Start.SHIPPED else shipped[:1]  # over the tables one may write
+    out_path = out_path or Path("live.yaml" if live else "calibration.yaml")
     _check_out(out_path, inputs=[*read, *(() if runs is None else (runs,)), *(nsys or ())])
     try:
+        if live:
+            request = LiveRequest(
+                model=model or HEAVY,
+                quick=quick,
+                max_num_seqs=max_num_seqs,
+                max_model_len=max_model_len,
+                chunk=chunk,
+                threads=threads,
+            )
+            measured = from_live(request, console, today=date.today())
+            _write(out_path, measured.dumps())
+            console.print(f"\nwritten: {out_path} ({len(measured.points)} points)", markup=False)
+            return
         if runs is not None:
             found = from_runs(
                 RunsRequest(
@@ -173,7 +219,7 @@ def command(
             )
         else:
             layout = _layout(tp=tp, dp=dp, pp=pp, moe_ep=moe_ep)
-            request = TraceRequest(
+            trace = TraceRequest(
                 paths=tuple(nsys or ()),
                 model=_needed(model, option="--model"),
                 device=_needed(device, option="--device"),
@@ -187,8 +233,8 @@ def command(
                 steps=_needed(steps, option="--steps"),
                 devices=devices or layout.devices,
             )
-            found = from_trace(request, console)
-        _write(out_path, found, today=date.today())
+            found = from_trace(trace, console)
+        _write(out_path, _text(out_path, found, today=date.today()))
     except KeyboardInterrupt:
         console.print("interrupted: nothing was written")
         raise typer.Exit(130) from None
@@ -251,14 +297,17 @@ def _check_out(path: Path, *, inputs: Sequence[Path]) -> None:
         raise InputError(f"--out {path} is also read by this command. Fix: name another file.")
 
 
-def _write(path: Path, found: Calibrated, *, today: date) -> None:
-    text = CalibrationFile(
+def _text(path: Path, found: Calibrated, *, today: date) -> str:
+    return CalibrationFile(
         name=path.stem or "calibration",
         provenance=f"{found.basis}, {today.isoformat()}, over: {found.over}",
         fit={**found.fit, "date": today.isoformat()},
         cross_validation=dict(found.cross_validation),
         parameters=dict(found.parameters),
     ).dumps()
+
+
+def _write(path: Path, text: str) -> None:
     # Whole or not at all: a file that breaks off would still be YAML.
     beside = path.with_name(f".{path.name}.part")
     try:

@@ -12,7 +12,6 @@ vLLM's own defaults.
 from __future__ import annotations
 
 import asyncio
-import gc
 import itertools
 import os
 import platform
@@ -107,7 +106,6 @@ class LiveEngine:
         with _environment(settings):
             made, arguments = _make(settings)
         engine = cls(made, settings, arguments=arguments)
-        del made
         try:
             yield engine
         finally:
@@ -119,10 +117,6 @@ class LiveEngine:
         self._engine.shutdown()
         if handler is not None:
             await asyncio.gather(handler, return_exceptions=True)
-        # Its destructor shuts down once more: now, and not when the interpreter's parts are gone.
-        self._engine = None
-        del handler
-        gc.collect()
 
     @property
     def kv_tokens(self) -> int:
@@ -219,7 +213,7 @@ def _make(settings: LiveSettings) -> tuple[Any, dict[str, Any]]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            made = AsyncLLM.from_engine_args(
+            made = _without_destructor(AsyncLLM).from_engine_args(
                 AsyncEngineArgs(model=str(settings.model), **quiet, **arguments),
                 # Without a logger vLLM stamps no request.
                 stat_loggers=[_silent_logger()],
@@ -235,6 +229,16 @@ def _make(settings: LiveSettings) -> tuple[Any, dict[str, Any]]:
             "Fix: see its messages above; often memory is short for the model or its KV cache."
         ) from error
     return made, arguments
+
+
+def _without_destructor(engine_class: Any) -> Any:
+    """Its destructor shuts down, as `_close` has: at exit, when the parts it needs are gone."""
+
+    class Closed(engine_class):  # type: ignore[misc]  # vLLM's is untyped here
+        def __del__(self) -> None:
+            pass
+
+    return Closed
 
 
 def _silent_logger() -> type:

@@ -1,11 +1,12 @@
-"""How long do a live engine's steps take? Goes through cells of decode and prompts, in rounds.
+"""How long do a live engine's steps take? Goes through cells of decode and prompts.
 
 Steps are timed by the engine's own clock, which stamps every output; callers' clocks give the front
 end's share. Decode gaps are taken from when all sequences have their first token to when the first
 one ends. A probe's steps are those that end after it was scheduled and no later than its first
 token: there must be exactly one per chunk, or the probe is left out (something else ran, too).
-Rounds go through the cells in alternating order, so that a machine that drifts does not pass for
-one whose long steps are slow. Medians over all rounds are kept, and how far samples spread.
+Rounds go through all cells, so that a machine busy for a while does not pass for one whose long
+steps are slow; from the second on the cheapest come first, so that what the budget ends is the
+dearest. Medians over all runs are kept, and how far samples spread.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import statistics
 import time
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -34,7 +35,7 @@ from serving.engine.live_engine import Heard, LiveEngine
 from serving.engine.live_grid import Cell, DecodeCell, Limits, PromptCell
 from serving.engine.live_replay import random_prompt, warm_up
 
-_MOST_ROUNDS = 20
+_MOST_RUNS = 5
 _SAME_S = 1e-6  # stamps of one step are equal but for rounding
 Tell = Callable[[str], None]
 
@@ -96,30 +97,24 @@ def limits_of(engine: LiveEngine) -> Limits:
 async def measure(
     engine: LiveEngine, cells: Sequence[Cell], *, budget_s: float, tell: Tell
 ) -> Samples:
-    """Rounds through the cells until the budget is spent; no cell begins that would overrun it."""
+    """Rounds through the cells, the cheapest first from the second on, until the budget is spent.
+
+    No cell begins that would overrun the budget.
+    """
     samples = Samples()
     await warm_up(engine)
     begin = time.monotonic()
     rng = random.Random(0)
-    costs: dict[Cell, float] = {}
-    for number in range(_MOST_ROUNDS):
-        ran = 0
-        order = list(cells) if number % 2 == 0 else list(reversed(cells))
-        for cell in order:
-            left_s = budget_s - (time.monotonic() - begin)
-            if left_s <= costs.get(cell, _guess(cell, costs)):
-                continue
-            began = time.monotonic()
-            tell(f"round {number + 1}: {describe(cell)}")
-            await _run(engine, cell, samples, rng)
-            costs[cell] = time.monotonic() - began
-            ran += 1
-        if not ran:
-            break
+    runs: dict[Cell, list[float]] = {}
+    for number, cell in enumerate(_turns(cells, runs, left_s=lambda: _left(begin, budget_s))):
+        began = time.monotonic()
+        tell(f"{number + 1}: {describe(cell)}")
+        await _run(engine, cell, samples, rng)
+        runs.setdefault(cell, []).append(time.monotonic() - began)
     samples.notes += [
         f"not measured, the budget of {budget_s:g} s is too short: {describe(cell)}"
         for cell in cells
-        if cell not in costs
+        if cell not in runs
     ]
     return samples
 
@@ -263,14 +258,36 @@ def _held(decoding: Sequence[Heard], at: float) -> float:
     )
 
 
-def _guess(cell: Cell, costs: dict[Cell, float]) -> float:
+def _turns(
+    cells: Sequence[Cell], runs: dict[Cell, list[float]], *, left_s: Callable[[], float]
+) -> Iterator[Cell]:
+    """Which cell next? `runs` are the seconds of each one's runs, and grow meanwhile."""
+    for cell in cells:
+        if _guess(cell, runs) < left_s():
+            yield cell
+    while True:
+        again = [
+            cell
+            for cell, seconds in runs.items()
+            if len(seconds) < _MOST_RUNS and max(seconds) < left_s()
+        ]
+        if not again:
+            return
+        yield min(again, key=lambda cell: (len(runs[cell]), sum(runs[cell])))
+
+
+def _left(begin_s: float, budget_s: float) -> float:
+    return budget_s - (time.monotonic() - begin_s)
+
+
+def _guess(cell: Cell, runs: dict[Cell, list[float]]) -> float:
     """Of a cell not run yet, at least: its prompts at the best rate seen so far."""
-    rates = [seconds / each.prompt_tokens for each, seconds in costs.items()]
+    rates = [seconds[0] / each.prompt_tokens for each, seconds in runs.items()]
     return cell.prompt_tokens * min(rates, default=0.0)
 
 
 def _typical(seconds: Sequence[float]) -> dict[str, float | int]:
-    middle = statistics.median(seconds)
+    middle = statistics.median_low(seconds)  # of two, the one that others disturbed less
     if len(seconds) < 4:
         wide = max(seconds) - min(seconds)
     else:

@@ -232,7 +232,7 @@ def test_the_shipped_calibration_is_not_written_over_by_what_lies_over_it(called
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ((), "exactly one of --runs, --measure, --nsys, --show; given: none"),
+        ((), "exactly one of --runs, --measure, --nsys, --live, --show; given: none"),
         (("--measure", "--show"), "given: --measure, --show"),
         (("x.yaml", "--measure"), "'x.yaml' is no source"),
         (("--measure", "--local", "--address", "auto"), "--local and --address exclude"),
