@@ -138,6 +138,11 @@ def lower(
 
 def evaluate_runs(lowered: Lowered, coefficients: Coefficients) -> SteadyState:
     """The steady state of every run under `coefficients` (their names as when lowered)."""
+    return steady_state(lowered.case, speculating(lowered, coefficients), coefficients)
+
+
+def speculating(lowered: Lowered, coefficients: Coefficients) -> Demand:
+    """The demand of every run, with what those with a prediction head draft and keep."""
     ranked = lowered.case.grid.dp > 1.0
     drafts = np.where(ranked, _DRAFTS_RANKS, _DRAFTS)
     kept = np.where(
@@ -145,13 +150,12 @@ def evaluate_runs(lowered: Lowered, coefficients: Coefficients) -> SteadyState:
         coefficients.value("speculation.accepted_ranks"),
         coefficients.value("speculation.accepted"),
     )
-    demand = replace(
+    return replace(
         lowered.demand,
         queries=np.where(lowered.speculative, 1.0 + drafts, 1.0),
         accepted=np.where(lowered.speculative, kept, 1.0),
         draft_share=np.where(lowered.speculative, drafts * _DRAFT_SHARE, 0.0),
     )
-    return steady_state(lowered.case, demand, coefficients)
 
 
 def rows_of(lowered: Lowered, position: int) -> NDArray[np.int64]:
@@ -189,7 +193,7 @@ def _lower_group(
     model: ModelSpec, runs: Sequence[Run], *, coefficients: Coefficients, as_written: bool
 ) -> tuple[Case, Demand, NDArray[np.bool_]]:
     group, first = group_of(runs[0].system), runs[0]
-    table = LayoutTable.from_layouts(_layout(run, as_written=as_written) for run in runs)
+    table = LayoutTable.from_layouts(layout_of(run, as_written=as_written) for run in runs)
     case = make_case(
         model,
         group,
@@ -230,7 +234,8 @@ def _lower_group(
     return case, demand, np.full(len(runs), speculative)
 
 
-def _layout(run: Run, *, as_written: bool) -> Layout:
+def layout_of(run: Run, *, as_written: bool = False) -> Layout:
+    """The layout that the degrees of a run mean."""
     written = (run.tp, run.attention_dp, run.moe_tp, run.moe_ep)
     tp, dp, moe_tp, moe_ep = written if as_written else read_degrees(run)
     return Layout(

@@ -35,6 +35,16 @@ class Speculation:
         if self.draft_share < 0.0:
             raise InputError(f"draft share {self.draft_share} is negative.")
 
+    @classmethod
+    def keeping(cls, tokens: float, *, drafts: int, draft_share: float) -> Speculation:
+        """With the acceptance at which a step keeps `tokens` on average, in [1, 1 + drafts)."""
+        low, high = 0.0, 1.0
+        for _ in range(50):  # `accepted` rises with the acceptance
+            middle = (low + high) / 2.0
+            kept = sum(middle**power for power in range(drafts + 1))
+            low, high = (middle, high) if kept < tokens else (low, middle)
+        return cls(drafts=drafts, acceptance=low, draft_share=draft_share)
+
     @property
     def accepted(self) -> float:
         """Tokens a step keeps on average, at least 1."""
