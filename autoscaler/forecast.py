@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Mapping
-from operator import itemgetter
 from types import MappingProxyType
 from typing import Protocol
 
@@ -57,5 +56,5 @@ def remember(history: History, time_s: float, tokens_per_s: float, *, keep_s: fl
     """
     if history and time_s <= history[-1][0]:
         return history
-    first = bisect_left(history, time_s - keep_s, key=itemgetter(0))
+    first = bisect_left(history, -keep_s, key=lambda point: point[0] - time_s)
     return (*history[first:], (time_s, tokens_per_s))

@@ -97,7 +97,8 @@ class PoolLedger:
 
     def has_idle(self, now_s: float) -> bool:
         """Whether a replica that may be chosen has nothing of this gateway's."""
-        return any(view.in_flight_requests == 0 for view in self._fresh_views(now_s).values())
+        views = self._fresh_views(now_s)
+        return len(self._held) < len(views) or any(name not in self._held for name in views)
 
     def observe(self, reports: Iterable[Report]) -> None:
         """The pool's replicas as they are known now; call `place` afterwards."""
@@ -135,7 +136,7 @@ class PoolLedger:
                 views = {name: view for name, view in views.items() if name in request.avoid}
             else:
                 self.line.leave(ticket)
-                self.take(chosen.replica_id, ask.tokens, now_s)
+                self.take(chosen.replica_id, ask.tokens)
                 placed.append((ticket, chosen.replica_id))
                 if views is not self._views:
                     views[chosen.replica_id] = self._views[chosen.replica_id]
@@ -159,21 +160,21 @@ class PoolLedger:
         )
         return chosen.replica_id if score(request, chosen) > score(request, without) else None
 
-    def take(self, replica_id: str, tokens: float, now_s: float) -> None:
+    def take(self, replica_id: str, tokens: float) -> None:
         """Count a request as in flight on a replica."""
         held = self._held.setdefault(replica_id, _Held())
         held.requests += 1
         held.tokens += tokens
-        self._renew(replica_id, now_s)
+        self._renew(replica_id)
 
-    def release(self, replica_id: str, tokens: float, now_s: float) -> None:
+    def release(self, replica_id: str, tokens: float) -> None:
         """A request is no longer in flight; call `place` afterwards."""
         held = self._held[replica_id]
         held.requests -= 1
         held.tokens -= tokens
         if held.requests == 0:
             del self._held[replica_id]  # and with it the rounding of the sums
-        self._renew(replica_id, now_s)
+        self._renew(replica_id)
 
     def traffic(self, now_s: float) -> Traffic:
         """This gateway's traffic.
@@ -227,10 +228,18 @@ class PoolLedger:
     def _forget_views(self) -> None:
         self._views, self._views_until_s = {}, -float("inf")
 
-    def _renew(self, replica_id: str, now_s: float) -> None:
-        if replica_id in self._views:
+    def _renew(self, replica_id: str) -> None:
+        view = self._views.get(replica_id)
+        if view is not None:
             held = self._held.get(replica_id)
-            self._views[replica_id] = self._view(self._reports[replica_id], now_s, held)
+            self._views[replica_id] = ReplicaView(
+                replica_id,
+                held.tokens if held else 0.0,
+                held.requests if held else 0,
+                view.max_requests,
+                view.max_tokens,
+                view.report,  # it ages; when it is stale, all views are made anew
+            )
 
     def _view(self, report: Report, now_s: float, held: _Held | None) -> ReplicaView:
         return ReplicaView(

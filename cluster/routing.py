@@ -15,7 +15,7 @@ so that several gateways do not herd.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 STALE_AFTER_S = 5.0
 _NEUTRAL = 0.5
@@ -26,8 +26,7 @@ def predicted_tokens(*, prompt_tokens: int, max_output_tokens: int) -> float:
     return (prompt_tokens + max_output_tokens / 2) * 1.2
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EngineReport:
+class EngineReport(NamedTuple):
     """What an engine says of itself; `age_s` since it said so."""
 
     age_s: float
@@ -36,8 +35,7 @@ class EngineReport:
     kv_usage: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReplicaView:
+class ReplicaView(NamedTuple):
     """A replica as a router sees it.
 
     `in_flight_tokens`, `in_flight_requests`: dispatched by this gateway and not finished.
@@ -52,8 +50,7 @@ class ReplicaView:
     report: EngineReport | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RouteRequest:
+class RouteRequest(NamedTuple):
     """What is to be placed: predicted tokens, and replicas it must not go to again."""
 
     tokens: float
@@ -65,14 +62,15 @@ Scorer = Callable[[RouteRequest, ReplicaView], float]
 
 def token_headroom(request: RouteRequest, replica: ReplicaView) -> float:
     """Fraction of the replica's token capacity left after this request."""
-    used = replica.in_flight_tokens + request.tokens
-    return _clamp(1.0 - used / replica.max_tokens)
+    free = 1.0 - (replica.in_flight_tokens + request.tokens) / replica.max_tokens
+    return free if free > 0.0 else 0.0
 
 
 def request_headroom(request: RouteRequest, replica: ReplicaView) -> float:
     """Fraction of the engine's batch slots left after this request."""
     del request
-    return _clamp(1.0 - (replica.in_flight_requests + 1) / replica.max_requests)
+    free = 1.0 - (replica.in_flight_requests + 1) / replica.max_requests
+    return free if free > 0.0 else 0.0
 
 
 def engine_headroom(request: RouteRequest, replica: ReplicaView) -> float:

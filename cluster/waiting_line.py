@@ -14,14 +14,13 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 from cluster.priority import Priority
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ask:
+class Ask(NamedTuple):
     """What a request needs of a replica.
 
     `tokens`: predicted. `arrived_s`: at the gateway, which a retry does not change. `failed`:
@@ -31,7 +30,7 @@ class Ask:
     priority: Priority
     tokens: float
     arrived_s: float
-    failed: Mapping[str, float] = field(default_factory=dict)
+    failed: Mapping[str, float] = MappingProxyType({})
 
 
 class Ticket(NamedTuple):

@@ -121,5 +121,5 @@ class Dispatcher:
             turn.set_result(slot)
 
     def _give_back(self, slot: Slot) -> None:
-        self._ledger.release(slot.replica_id, slot.tokens, self._clock())
+        self._ledger.release(slot.replica_id, slot.tokens)
         self._place_waiting()

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from cluster.pool_ledger import Traffic
 from cluster.sim.replica import SimReport
 from cluster.traces.request import TraceRequest
 
 
-@dataclass(frozen=True, slots=True)
-class Admission:
+class Admission(NamedTuple):
     """What becomes of a request: its pool, its output limit, and what was changed.
 
     `refused`: why it is not served, empty if it is.

@@ -87,7 +87,7 @@ class Engine:
     @property
     def step_beside_s(self) -> float:
         """Seconds of a decode step as the batch is, 0 for a sequence alone."""
-        if sum(len(rank.decoding) for rank in self.ranks) <= 1:
+        if self._decoding() <= 1:
             return 0.0
         return self._decode_s(0) * self.slowness
 
@@ -192,7 +192,7 @@ class Engine:
                 head = rank.head()
                 if head is not None and head.ready_step > self.steps:
                     steps = min(steps, head.ready_step - self.steps)
-        if not any(rank.decoding for rank in ranks):
+        if not self._decoding():
             self.wake_s = NEVER
             return
         first_s = self._decode_s(0) * self.slowness
@@ -200,6 +200,12 @@ class Engine:
         self._run, self._step_s = steps, first_s
         self._delta_s = (last_s - first_s) / (steps - 1) if steps > 1 else 0.0
         self.wake_s = now_s + self._seconds(steps)
+
+    def _decoding(self) -> int:
+        """Sequences that decode."""
+        if self._single:
+            return len(self.ranks[0].decoding)
+        return sum(len(rank.decoding) for rank in self.ranks)
 
     def _seconds(self, steps: int) -> float:
         """Of the run's first `steps` steps."""
@@ -231,10 +237,9 @@ class Engine:
         if not steps:
             return
         seconds = self._seconds(steps)
-        batch = 0
+        batch = self._decoding()
         for rank in self.ranks:
             if rank.decoding:
-                batch += len(rank.decoding)
                 done = rank.advance(steps)
                 if done:
                     self.done += done
@@ -255,9 +260,7 @@ class Engine:
         self.steps += 1
         mixes = spec.mixes
         if mixes:
-            batch = 0
-            for rank in self.ranks:
-                batch += len(rank.decoding)
+            batch = self._decoding()
             if batch:
                 self._note_gaps(self._step_s, batch, 1)
         else:
@@ -290,7 +293,7 @@ class Engine:
             batch = len(rank.decoding)
             context = rank.context + ahead * batch * self._accepted
             return self._spec.times.decode_s(batch, context, batch * self._queries)
-        routed = sum(len(rank.decoding) for rank in self.ranks) * self._queries
+        routed = self._decoding() * self._queries
         return max(
             self._round_s(rank, [], ahead=ahead, routed=routed)
             for rank in self.ranks

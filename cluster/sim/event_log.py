@@ -22,6 +22,9 @@ class EventLog(Protocol):
     def moved(self, job: Job, replica_id: str, now_s: float) -> None:
         """It was taken back from a replica before it started."""
 
+    def handed(self, job: Job, replica_id: str, now_s: float) -> None:
+        """Its prompt is done, and its KV cache leaves for a replica that decodes."""
+
     def refused(self, job: Job, reason: str, now_s: float) -> None:
         """It was refused, given up, or broken."""
 
@@ -36,6 +39,7 @@ class _Nobody:
     def first(self, job: Job, replica_id: str, now_s: float) -> None: ...
     def finished(self, job: Job, replica_id: str, now_s: float) -> None: ...
     def moved(self, job: Job, replica_id: str, now_s: float) -> None: ...
+    def handed(self, job: Job, replica_id: str, now_s: float) -> None: ...
     def refused(self, job: Job, reason: str, now_s: float) -> None: ...
     def replica(self, replica_id: str, what: str, now_s: float) -> None: ...
 
@@ -64,6 +68,10 @@ class Lines:
     def moved(self, job: Job, replica_id: str, now_s: float) -> None:
         """See `EventLog`."""
         self.lines.append(f"{now_s:.9f} {job.number} taken back from {replica_id}")
+
+    def handed(self, job: Job, replica_id: str, now_s: float) -> None:
+        """See `EventLog`."""
+        self.lines.append(f"{now_s:.9f} {job.number} prefilled by {replica_id}")
 
     def refused(self, job: Job, reason: str, now_s: float) -> None:
         """See `EventLog`."""

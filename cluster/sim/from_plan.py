@@ -200,6 +200,7 @@ def pool_setups(
                 limits=replica_limits(pool, plan=plan),
                 price_per_device_hour=group.device.price_per_hour,
                 replicas_per_node=max(1, group.devices_per_node // spec.devices),
+                max_context=max_context(pool),
             )
         )
     if disaggregated is None:
@@ -211,6 +212,12 @@ def pool_setups(
         replace(main, name=role.value, replicas=count, spec=replace(main.spec, role=role))
         for role, count in ((Role.PREFILL, prefill), (Role.DECODE, decode))
     )
+
+
+def max_context(pool: PoolSection) -> int:
+    """Tokens of the longest sequence the pool's engine takes."""
+    longest = pool.model.max_context
+    return min(longest, int(pool.engine_args.get("max_model_len") or longest))
 
 
 def _kv_tokens(source: ReplicaSource, pool: PoolSection, plan: Plan) -> int:

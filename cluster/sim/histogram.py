@@ -78,3 +78,11 @@ class Histogram:
             if index % every == 0 or index == len(keys) - 1:
                 found.append((math.exp((key + 0.5 - _SHIFT) / _PER_LOG), below / self.count))
         return found
+
+
+def merged(histograms: Iterable[Histogram]) -> Histogram:
+    """All that several have counted, as one."""
+    whole = Histogram()
+    for histogram in histograms:
+        whole.merge(histogram)
+    return whole

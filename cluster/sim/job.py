@@ -43,6 +43,7 @@ class Job:
         "load",
         "moves",
         "number",
+        "place",
         "pool",
         "position",
         "preempted",
@@ -96,6 +97,7 @@ class Job:
         self.queued = False
         self.started = False
         self.ready_step = 0
+        self.place = 0
         self.held = 0
         self.shared: tuple[int, ...] = ()
         self.growth_key = 0

@@ -52,7 +52,7 @@ class Rank:
         self._queries = spec.queries if spec.mixes else 0  # tokens of a step with prompts
         self._accepted = spec.accepted
         self._growing = [0] * self._period
-        self._queue: list[tuple[int, int, Job]] = []
+        self._queue: list[tuple[int, int, int, Job]] = []
         self._ends: list[tuple[int, int, Job]] = []
         self._order = 0
         self.kv = KvCache(spec.kv_blocks)
@@ -77,7 +77,7 @@ class Rank:
         """All of them."""
         yield from self.decoding
         yield from self.prefilling
-        yield from (job for _, _, job in self._queue if job.queued and job.rank is self)
+        yield from (entry[-1] for entry in self._queue if self._waits(entry))
 
     def enqueue(self, job: Job) -> None:
         """Let a job wait; one that was here before keeps its place."""
@@ -85,15 +85,16 @@ class Rank:
         job.queued = True
         self.waiting += 1
         key = job.class_rank if self._spec.by_priority else 0
-        heappush(self._queue, (key, job.number, job))
+        self._order += 1
+        job.place = self._order
+        heappush(self._queue, (key, job.number, job.place, job))
 
     def head(self) -> Job | None:
         """The job that is admitted next."""
         queue = self._queue
         while queue:
-            job = queue[0][2]
-            if job.queued and job.rank is self:
-                return job
+            if self._waits(queue[0]):
+                return queue[0][-1]
             heappop(queue)
         return None
 
@@ -218,6 +219,11 @@ class Rank:
         self._share_prompt(job)
         self._free(job)
         job.rank = None
+
+    def _waits(self, entry: tuple[int, int, int, Job]) -> bool:
+        """Whether an entry of the queue still stands: a job may have left, and come back."""
+        job = entry[-1]
+        return job.queued and job.rank is self and job.place == entry[2]
 
     def _admit(self, job: Job) -> bool:
         spec, kv = self._spec, self.kv

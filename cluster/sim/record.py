@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cluster.model.workload import Slo
-from cluster.sim.histogram import Histogram
+from cluster.sim.histogram import Histogram, merged
 from cluster.sim.job import Job
 
 _MOST_WINDOWS = 600
@@ -90,7 +90,6 @@ class Record:
 
     def __init__(self, slo: Slo, *, keep: bool = False) -> None:
         self._slo = slo
-        self.ttft, self.tpot = Histogram(), Histogram()
         self.itl, self.e2e = Histogram(), Histogram()
         self.series = Series()
         self.arrived = self.completed = self.attained = 0
@@ -98,6 +97,16 @@ class Record:
         self.refused: Counter[str] = Counter()
         self.events: Counter[str] = Counter()
         self.requests: list[Finished] | None = [] if keep else None
+
+    @property
+    def ttft(self) -> Histogram:
+        """Of all completed requests."""
+        return merged(window.ttft for window in self.series.windows)
+
+    @property
+    def tpot(self) -> Histogram:
+        """Of all completed requests of more than one token."""
+        return merged(window.tpot for window in self.series.windows)
 
     def arrive(self, now_s: float) -> None:
         """A request came."""
@@ -118,7 +127,6 @@ class Record:
         slo, limit = self._slo, job.limit
         ttft = job.first_s - job.arrival_s + job.lag_s
         e2e = now_s - job.arrival_s + job.lag_s
-        self.ttft.add(ttft)
         self.e2e.add(e2e)
         window = self.series.at(now_s)
         window.ttft.add(ttft)
@@ -126,7 +134,6 @@ class Record:
         tpot = 0.0
         if limit > 1:
             tpot = (now_s - job.first_s) / (limit - 1)
-            self.tpot.add(tpot)
             window.tpot.add(tpot)
             good = good and (slo.tpot_s is None or tpot <= slo.tpot_s)
         self.completed += 1

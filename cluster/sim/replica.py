@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum, auto
+from typing import NamedTuple
 
 from cluster.sim.engine import Engine, Gaps
 from cluster.sim.job import Job
@@ -19,8 +19,7 @@ class Phase(Enum):
     GONE = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class SimReport:
+class SimReport(NamedTuple):
     """What a replica says of itself; see `cluster.pool_ledger.Report`."""
 
     replica_id: str

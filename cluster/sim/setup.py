@@ -58,7 +58,10 @@ class HealthRules:
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSetup:
-    """A pool: its replica, how many there are at first, and what the gateway gives each."""
+    """A pool: its replica, how many there are at first, and what the gateway gives each.
+
+    `max_context`: tokens, prompt and output, that its model accepts; more is refused.
+    """
 
     name: str
     spec: ReplicaSpec
@@ -66,6 +69,7 @@ class PoolSetup:
     limits: ReplicaLimits
     price_per_device_hour: float | None = None
     replicas_per_node: int = 1
+    max_context: int = 1 << 40
 
     def __post_init__(self) -> None:
         if self.replicas < 0:

@@ -165,6 +165,8 @@ class Simulation:
         job.load = predicted_tokens(prompt_tokens=job.prompt, max_output_tokens=capped)
         if admission.refused:
             self._refuse(job, admission.refused)
+        elif job.prompt + job.limit > self._fleets[pool].setup.max_context:
+            self._refuse(job, "longer than the model's context")
         elif not spec.holds(job.prompt, job.limit):
             self._refuse(job, "longer than the KV cache")
         elif front.ledger.line.full_for(job.priority):
@@ -182,6 +184,8 @@ class Simulation:
                 self._at(front.gate.due_s, self._place, front)
 
     def _place(self, front: Front) -> None:
+        if not front.waiting:
+            return
         for job, replica_id in front.place(self.now_s):
             job.ticket = None
             self._dispatch(job, self._fleets[job.pool].replicas[replica_id])
@@ -221,8 +225,9 @@ class Simulation:
             done, engine.done = engine.done, []
             for job in done:
                 self._finish(job, replica)
-        if engine.wake_s not in (before_s, NEVER):
-            self._at(engine.wake_s, self._wake, replica, engine, engine.wake_s)
+        wake_s = engine.wake_s
+        if wake_s != before_s and wake_s != NEVER:  # noqa: PLR1714  this is where time is spent
+            heappush(self._heap, (wake_s, next(self._order), self._wake, (replica, engine, wake_s)))
         if replica.phase is Phase.DRAINING and not replica.load:
             self._fleets[replica.pool].end(replica, self.now_s)
 
@@ -236,7 +241,7 @@ class Simulation:
         now_s, front = self.now_s, self._fronts[job.pool]
         self.record.finish(job, now_s, replica_id=replica.replica_id)
         self._log.finished(job, replica.replica_id, now_s)
-        front.ledger.release(replica.replica_id, job.load, now_s)
+        front.ledger.release(replica.replica_id, job.load)
         self._end(job.lag_s)
         if front.waiting:
             self._place(front)
@@ -280,8 +285,8 @@ class Simulation:
             return
         engine = replica.engine_of(job)
         engine.remove(job, now_s)
-        front.ledger.release(replica.replica_id, job.load, now_s)
-        front.ledger.take(better, job.load, now_s)
+        front.ledger.release(replica.replica_id, job.load)
+        front.ledger.take(better, job.load)
         job.moves += 1
         self.record.count("moved before they started")
         self._log.moved(job, replica.replica_id, now_s)
@@ -291,19 +296,21 @@ class Simulation:
     def _hand_over(self, job: Job, replica: Replica) -> None:
         """A prompt is done: its KV cache travels to a replica that decodes."""
         spec, now_s = replica.spec, self.now_s
-        self._fronts[job.pool].ledger.release(replica.replica_id, job.load, now_s)
+        self._fronts[job.pool].ledger.release(replica.replica_id, job.load)
         moved = (job.prompt + job.generated) * spec.kv_bytes_per_token
         self.record.count("KV caches sent")
+        self._log.handed(job, replica.replica_id, now_s)
         self._place(self._fronts[job.pool])
         arrives_s = now_s + spec.transfer_s + moved / spec.transfer_bytes_per_s
         job.lag_s = spec.times.lag_s(job.prompt - job.cached, job.chunks)
         self._at(arrives_s, self._receive, job)
 
     def _receive(self, job: Job) -> None:
-        job.pool = self._decoders
         if job.first_s == NEVER:
             job.first_s = self.now_s
-            self._log.first(job, self._decoders, self.now_s)
+            assert isinstance(job.replica, Replica)
+            self._log.first(job, job.replica.replica_id, self.now_s)
+        job.pool = self._decoders
         job.target = job.position = job.prompt + job.generated
         self._join(job, self._fronts[job.pool])
 
@@ -374,7 +381,10 @@ class Simulation:
     # Faults
 
     def _fail(self, failure: Failure) -> None:
-        for replica in self._victims(failure):
+        victims = self._victims(failure)
+        if not victims:
+            self.record.count(f"failures that hit nobody: {failure.kind.value}")
+        for replica in victims:
             self._log.replica(replica.replica_id, failure.kind.value, self.now_s)
             self.record.count(f"replicas hit: {failure.kind.value}")
             if failure.kind is Fault.CRASH:
@@ -435,7 +445,7 @@ class Simulation:
         self._log.replica(replica.replica_id, "lost", now_s)
         front.ledger.suspect(replica.replica_id, now_s)
         for job in sorted(lost, key=lambda job: job.number):
-            front.ledger.release(replica.replica_id, job.load, now_s)
+            front.ledger.release(replica.replica_id, job.load)
         front.ledger.observe(fleet.reports(now_s, forget_s=self._setup.health.forget_s))
         fleet.set_target(fleet.target, now_s)
         for job in sorted(lost, key=lambda job: job.number):

@@ -99,6 +99,8 @@ class ReplicaSpec:
 
     def steps_for(self, tokens: int) -> int:
         """Decode steps that make `tokens` (at least 1)."""
+        if self.speculation is None:
+            return tokens if tokens > 1 else 1
         return max(1, -int(-tokens // self.accepted))
 
     def holds(self, prompt: int, output: int) -> bool:

@@ -109,8 +109,8 @@ def check_books(rank: Rank, size: ReplicaSpec) -> None:
     assert rank.kv.used + rank.kv.idle <= rank.kv.capacity
     assert abs(rank.context - context) < 1e-6 * max(1.0, context)
     assert rank.running <= size.max_num_seqs
-    queued = {job for _, _, job in rank._queue if job.queued and job.rank is rank}
-    assert len(queued) == rank.waiting
+    everyone = list(rank.jobs())
+    assert len(everyone) == len(set(everyone)) == rank.load
 
 
 def private_tokens(blocks: int, job, size: ReplicaSpec) -> int:

@@ -346,3 +346,33 @@ def test_a_refused_request_is_counted_as_missed():
 
     outcome = Simulation(setup(), driver=Refusing("main")).run([request()])
     assert (outcome.attainment, outcome.record.refused) == (0.0, {"no": 1})
+
+
+def test_a_request_longer_than_the_context_is_refused():
+    made = setup(replace(pool(), max_context=100))
+    _, outcome = run(made, [request(prompt=90, output=20), request(0.1, prompt=90, output=10)])
+    assert outcome.record.refused == {"longer than the model's context": 1}
+    assert outcome.record.completed == 1
+
+
+def test_a_failure_that_hits_nobody_is_said():
+    made = setup(failures=(Failure(kind=Fault.CRASH, at_s=0.1, pool="main", number=7),))
+    _, outcome = run(made, [request(0.0, output=30)])
+    assert outcome.record.events["failures that hit nobody: crash"] == 1
+
+
+def test_a_request_may_come_back_to_a_replica_it_was_taken_from():
+    # Two replicas slow down in turn, so that what waits goes there and back before a crash.
+    workload = [request(0.001 * index, prompt=60, output=60) for index in range(12)]
+    made = setup(
+        pool(2, max_num_seqs=2),
+        rules=replace(AT_ONCE, reschedule_after_s=0.2, max_moves=5),
+        failures=(
+            Failure(kind=Fault.SLOW, at_s=0.02, pool="main", number=0, factor=50.0, for_s=0.3),
+            Failure(kind=Fault.SLOW, at_s=0.35, pool="main", number=1, factor=80.0, for_s=5.0),
+            Failure(kind=Fault.CRASH, at_s=3.0, pool="main", number=0),
+        ),
+    )
+    _, outcome = run(made, workload)
+    record = outcome.record
+    assert record.completed + sum(record.refused.values()) == 12
