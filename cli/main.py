@@ -19,6 +19,7 @@ from cli import (
     plan,
     replay,
     setup,
+    simulate,
     status,
     up,
     validate,
@@ -36,6 +37,7 @@ app = typer.Typer(
 
 app.command("plan", help="Find the layout for a model, a cluster and an SLO.")(plan.command)
 app.command("compare", help="Compare a model on several clusters.")(compare.command)
+app.command("simulate", help="Simulate plans under a trace of requests.")(simulate.command)
 app.command("check", help="Explain what is wrong with a plan.")(check.command)
 app.command("export", help="Say a plan as vLLM, NIM, Triton or Ray configuration.")(export.command)
 app.command("setup", help="Make the bundled model ready to be served.")(setup.command)
