@@ -28,7 +28,7 @@ from pathlib import Path
 
 from autoscaler.params import ControllerParams, PoolParams
 from autoscaler.simulated import Steered
-from bench.peer_aisimulate import replay as peer_replay
+from bench.peers.aisimulate import replay as peer_replay
 from cluster.costmodel.calibration_file import default_coefficients
 from cluster.costmodel.estimate import PLAIN
 from cluster.model.catalogue import get_model

@@ -90,7 +90,7 @@ def print_live(console: Console, found: LiveFile) -> None:
         f"measured for {where.measured_s:.0f} s",
         markup=False,
     )
-    monotone, jagged = MeasuredTimes.of(found), MeasuredTimes.as_measured(found)
+    times = MeasuredTimes.of(found)
     made = table(
         "steps",
         "",
@@ -99,22 +99,16 @@ def print_live(console: Console, found: LiveFile) -> None:
         "spread",
         "fitted ms",
         "error",
-        "monotone ms",
-        "error",
     )
     for point in found.points:
-        cells = [
-            text
-            for times in (jagged, monotone)
-            for seconds in (seconds_of(point, times, chunk=where.chunk),)
-            for text in (milliseconds(seconds), f"{seconds / point.seconds - 1.0:+.1%}")
-        ]
+        seconds = seconds_of(point, times, chunk=where.chunk)
         made.add_row(
             point.name,
             str(point.samples),
             milliseconds(point.seconds),
             f"{point.spread:.1%}" if point.samples > 1 else "-",
-            *cells,
+            milliseconds(seconds),
+            f"{seconds / point.seconds - 1.0:+.1%}",
         )
     console.print(made)
     front, left = found.front, found.fitted.residuals

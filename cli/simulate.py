@@ -50,6 +50,7 @@ from cli.simulate_options import (
     RequestsOption,
     RescheduleOption,
     ResumeOption,
+    RouterOption,
     SeedOption,
     SpeedUpOption,
     TimesOption,
@@ -105,6 +106,7 @@ def command(
     failures: FailuresOption = None,
     cold_start: ColdStartOption = None,
     resume_streams: ResumeOption = False,
+    router: RouterOption = "scored",
     batch_wait: BatchWaitOption = None,
     reschedule_after: RescheduleOption = None,
     calibration: CalibrationOption = None,
@@ -138,6 +140,7 @@ def command(
         failures=_failures(fail, failures),
         cold_start_s=None if cold_start is None else delay_s(cold_start, option="--cold-start"),
         resumes=resume_streams,
+        router=router,
         batch_wait_s=None if batch_wait is None else delay_s(batch_wait, option="--batch-wait"),
         reschedule_after_s=None
         if reschedule_after is None

@@ -57,6 +57,7 @@ class Question:
     failures: tuple[Failure, ...] = ()
     cold_start_s: float | None = None
     resumes: bool = False
+    router: str = "scored"
     batch_wait_s: float | None = None
     reschedule_after_s: float | None = None
     coefficients: Coefficients | None = None
@@ -218,6 +219,7 @@ def _rules(question: Question, limits: LimitsSection, *, expected: int) -> Gatew
             Priority.BATCH: limits.batch_delay_s,
         },
         resumes=question.resumes,
+        router=question.router,
     )
     if question.batch_wait_s is not None:
         rules = replace(rules, batch_wait_s=question.batch_wait_s)

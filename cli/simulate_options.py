@@ -16,6 +16,7 @@ import typer
 from autoscaler.forecast import FORECASTERS
 from autoscaler.need import SCALING_POLICIES
 from cluster.errors import InputError
+from cluster.routers import ROUTERS
 from cluster.traces.formats import FORMATS
 
 _UNITS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
@@ -70,6 +71,9 @@ ReplicasOption = Annotated[
 ]
 AutoscaleOption = Annotated[
     bool, typer.Option("--autoscale", help="Let the controller scale and degrade, as when live.")
+]
+RouterOption = Annotated[
+    str, typer.Option("--router", help=f"Who chooses replicas: {', '.join(ROUTERS)}.")
 ]
 MinReplicasOption = Annotated[
     int | None, typer.Option("--min-replicas", min=0, help="With --autoscale. Default: the plan's.")

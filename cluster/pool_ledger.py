@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from cluster.routers import Picker
 from cluster.routing import (
     STALE_AFTER_S,
     EngineReport,
@@ -75,14 +76,23 @@ class _Held:
 
 
 class PoolLedger:
-    """The books of one pool and gateway. `draw` in [0, 1) chooses among equal replicas."""
+    """The books of one pool and gateway.
+
+    `draw` in [0, 1) chooses among equal replicas; `choose` is who chooses among all.
+    """
 
     def __init__(
-        self, *, limits: ReplicaLimits, line: WaitingLine, draw: Callable[[], float]
+        self,
+        *,
+        limits: ReplicaLimits,
+        line: WaitingLine,
+        draw: Callable[[], float],
+        choose: Picker = pick,
     ) -> None:
         self._limits = limits
         self.line = line
         self._draw = draw
+        self._choose = choose
         self._reports: dict[str, Report] = {}
         self._suspects: dict[str, float] = {}
         self._held: dict[str, _Held] = {}
@@ -131,7 +141,7 @@ class PoolLedger:
                 break
             ask = ticket.ask
             request = RouteRequest(tokens=ask.tokens, avoid=self._avoid(ask))
-            chosen = pick(request, tuple(views.values()), tie=self._draw())
+            chosen = self._choose(request, tuple(views.values()), tie=self._draw())
             if chosen is None:
                 views = {name: view for name, view in views.items() if name in request.avoid}
             else:
@@ -149,7 +159,7 @@ class PoolLedger:
         """
         views = self._fresh_views(now_s)
         request = RouteRequest(tokens=tokens, avoid=frozenset({than}))
-        chosen = pick(request, tuple(views.values()), tie=self._draw())
+        chosen = self._choose(request, tuple(views.values()), tie=self._draw())
         if chosen is None or than not in views:
             return None if chosen is None else chosen.replica_id
         held = self._held[than]

@@ -101,27 +101,28 @@ class Engine:
             return
         if self.wake_s == NEVER:
             self._plan(now_s)
-        elif self._run and now_s < self._start_s:  # a step that ends later is settled already
-            self._run, self.wake_s = 0, self._start_s
-        elif self._run:
+        elif now_s < self._start_s:  # the step under way is settled, the next one not begun
+            self._plan(self._start_s)
+        elif not self._run:
+            job.ready_step += 1 + self._spec.join_steps
+        elif self._spec.join_steps:
             job.ready_step += self._cut(now_s, steps=1 + self._spec.join_steps)
         else:
-            job.ready_step += 1 + self._spec.join_steps
+            self._join_next(job, now_s)
 
     def remove(self, job: Job, now_s: float) -> None:
         """Drop a job: the step under way ends first, then its place and its blocks are free."""
         rank = job.rank
         assert isinstance(rank, Rank)
-        decodes = self._run and job in rank.decoding
-        if decodes and now_s > self._start_s:
+        begun = now_s > self._start_s
+        cuts = begun and self._run > 0 and job in rank.decoding
+        if cuts:
             self._settle(self._steps_until(now_s))
-            if job.rank is None:
-                return  # it was the step that completed it
-        for chunks in self._chunks:
-            chunks[:] = [chunk for chunk in chunks if chunk[0] is not job]
-        rank.remove(job)
-        if decodes:
-            self._run = 0
+        if job.rank is not None:  # else it was the step that completed it
+            for chunks in self._chunks:
+                chunks[:] = [chunk for chunk in chunks if chunk[0] is not job]
+            rank.remove(job)
+        if cuts or not (begun or self.frozen or self.wake_s == NEVER):
             self._plan(max(now_s, self._start_s))
 
     def wake(self, now_s: float) -> None:
@@ -130,13 +131,14 @@ class Engine:
             self._settle(self._run)
         elif self._chunks:
             self._finish_mixed(now_s)
-        self._run = 0
         self._plan(now_s)
 
     def slow_down(self, factor: float, now_s: float) -> None:
         """From the next step on, steps take `factor` times as long."""
         self.slowness = factor
-        if self._run:
+        if self.wake_s != NEVER and now_s < self._start_s:
+            self._plan(self._start_s)
+        elif self._run:
             self._cut(now_s, steps=1)
 
     def halt(self) -> list[Job]:
@@ -161,10 +163,23 @@ class Engine:
         self.frozen = False
         self._plan(now_s)
 
+    def _join_next(self, job: Job, now_s: float) -> None:
+        """End the run with the step under way, and plan the step after it with the job.
+
+        It is planned at once, though it begins later: until then others may join it.
+        """
+        taken = self._steps_until(now_s)
+        if taken < self._run:
+            self._settle(taken)
+            job.ready_step = self.steps
+            self._plan(self._start_s)
+        else:
+            job.ready_step += taken
+
     def _plan(self, now_s: float) -> None:
         ranks = self.ranks
         self._start_s = now_s
-        self._chunks = []
+        self._run, self._chunks = 0, []
         some: list[Chunk] | bool = False
         ready = _AT_ONCE
         for rank in ranks:

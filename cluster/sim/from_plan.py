@@ -1,8 +1,8 @@
 """From a plan to what is simulated: its pools, with the cost model's step times.
 
 A replica's cache holds what the plan expects it to hold (or, without an expectation, what the
-memory model leaves). Starting a replica takes `boot_s` and reading its weights once; those of one
-node read together. Prefill and decode replicas of a plan are the same layout in two roles.
+memory model leaves). Starting a replica takes `boot_s` and reading its weights. Prefill and decode
+replicas of a plan are the same layout in two roles.
 """
 
 from __future__ import annotations

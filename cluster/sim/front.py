@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from cluster.batching import BatchGate
 from cluster.pool_ledger import PoolLedger, ReplicaLimits
+from cluster.routers import ROUTERS
 from cluster.sim.job import Job
 from cluster.sim.setup import GatewayRules
 from cluster.waiting_line import Ask, Ticket, WaitingLine
@@ -18,7 +19,8 @@ class Front:
         self, *, limits: ReplicaLimits, rules: GatewayRules, draw: Callable[[], float]
     ) -> None:
         line = WaitingLine(limit=rules.max_queued, delays_s=rules.delays_s)
-        self.ledger = PoolLedger(limits=limits, line=line, draw=draw)
+        choose = ROUTERS[rules.router]()
+        self.ledger = PoolLedger(limits=limits, line=line, draw=draw, choose=choose)
         self.gate = BatchGate(wait_s=rules.batch_wait_s, tokens=rules.batch_tokens)
         self._holds = rules.batch_wait_s > 0.0
         self._jobs: dict[object, tuple[Job, Ticket]] = {}

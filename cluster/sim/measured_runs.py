@@ -5,7 +5,9 @@ for chunks, batches form, the cache fills. What a run does not record is taken a
 takes it (`calibration.predict`): lengths, cache, number formats. Two things are the generator's:
 
 - It starts all c requests at once. The share of requests that came so is `burst_share` of the
-  engine and version, as fitted; the replay therefore sends c / share requests.
+  engine and version, as fitted; the replay therefore counts c / share requests. They are followed
+  by c more, so that the batch does not run empty under those counted: step times were fitted to a
+  loop that never ends, and so stand for the end of the measured runs as well.
 - Requests of equal lengths would stay in step for ever. Measured TPOT says that they do not:
   lengths of the replay spread by a tenth.
 """
@@ -15,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 import numpy as np
 
@@ -86,16 +89,19 @@ def replay_run(
         pool = replace(pool, spec=replace(pool.spec, lag_steps=0.0))
     setup = Setup(pools=(pool,), gateway=_NO_GATEWAY)
     burst = float(burst_share(lowered.case, demand, coefficients)[0])
-    requests = _requests(run, demand, burst=burst)
-    outcome = Simulation(setup).run_closed(requests, concurrency=run.concurrency)
-    record = outcome.record
+    waves = min(max(1.0 / burst, _FEWEST), _MOST)
+    counted = max(int(run.concurrency * waves), run.concurrency + 1)
+    simulation = Simulation(setup, keep=True)
+    requests = _requests(demand, count=counted + run.concurrency)
+    record = simulation.run_closed(requests, concurrency=run.concurrency).record
+    done = [one for one in record.requests or () if one.number < counted]
     place_s = 0.0
     if bool(demand.equal[0]) and run.concurrency > 1:
-        place_s = record.e2e.mean / run.concurrency
+        place_s = fmean(one.e2e_s for one in done) / run.concurrency
     places = lags_of(run.backend).places if lagging else 0.0
     return Replayed(
-        ttft_s=record.ttft.mean + places * place_s,
-        tpot_s=record.tpot.mean,
+        ttft_s=fmean(one.ttft_s for one in done) + places * place_s,
+        tpot_s=fmean([one.tpot_s for one in done if one.output_tokens > 1] or [0.0]),
         step_s=record.itl.quantile(0.5),
         place_s=place_s,
         requests=record.completed,
@@ -141,9 +147,7 @@ def _spec(
     )
 
 
-def _requests(run: Run, demand: Demand, *, burst: float) -> list[TraceRequest]:
-    waves = min(max(1.0 / burst, _FEWEST), _MOST)
-    count = max(int(run.concurrency * waves), run.concurrency + 1)
+def _requests(demand: Demand, *, count: int) -> list[TraceRequest]:
     means = (float(demand.isl[0]), float(demand.osl[0]))
     drawn = np.random.default_rng(0).uniform(1.0 - _SPREAD, 1.0 + _SPREAD, (count, 2))
     if bool(demand.equal[0]):

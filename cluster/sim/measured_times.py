@@ -6,11 +6,8 @@ The formula is `cluster.calibration.live_fit`'s:
     mixed  = max(decode, P(n + sum p) + r (n + chunks - 1) + a c + q sum p (s + p / 2))
     lag    = into + into_token * prompt tokens + out
 
-D and P are knots; past their ends they go on at their last slope. Engines are not monotone to the
-percent (a matrix product of 2 rows may take longer than one of 4), and `StepTimes` promises
-monotony: `MeasuredTimes.of` pools adjacent violators (isotonic regression of the relative error;
-Ayer et al. 1955). `MeasuredTimes.as_measured` keeps the jags, breaks the promise, and is closer to
-the engine wherever nobody relies on it.
+D and P are knots; past their ends they go on at their last slope. They are as measured, and so not
+monotone to the percent: a matrix product of 2 rows may take longer than one of 4.
 """
 
 from __future__ import annotations
@@ -38,25 +35,11 @@ class MeasuredTimes:
 
     @classmethod
     def of(cls, file: LiveFile) -> MeasuredTimes:
-        """Monotone times."""
-        fitted = file.fitted
-        decode = pooled(fitted.decode.seconds)
-        return cls._over(file, decode, pooled([decode[0], *fitted.prompt.seconds[1:]]))
-
-    @classmethod
-    def as_measured(cls, file: LiveFile) -> MeasuredTimes:
-        """Times as the engine has them: nearer, but not monotone where the engine is not."""
-        fitted = file.fitted
-        return cls._over(file, fitted.decode.seconds, fitted.prompt.seconds)
-
-    @classmethod
-    def _over(
-        cls, file: LiveFile, decode: Sequence[float], prompt: Sequence[float]
-    ) -> MeasuredTimes:
+        """The times a file says."""
         fitted, front = file.fitted, file.front
         return cls(
-            decode=Curve(fitted.decode.at, decode),
-            prompt=Curve(fitted.prompt.at, prompt),
+            decode=Curve(fitted.decode.at, fitted.decode.seconds),
+            prompt=Curve(fitted.prompt.at, fitted.prompt.seconds),
             sequence_s=fitted.sequence_s,
             context_token_s=fitted.context_token_s,
             pair_s=fitted.pair_s,
@@ -91,18 +74,3 @@ class MeasuredTimes:
     def lag_s(self, prompt_tokens: int, chunks: int) -> float:  # noqa: ARG002
         """The front end's share of a first token; chunks are launched within their steps."""
         return self.into_s + self.into_token_s * prompt_tokens + self.out_s
-
-
-def pooled(values: Sequence[float]) -> list[float]:
-    """The rising sequence of least relative squared error: adjacent violators share a value.
-
-    A pool of x_i takes sum(1/x) / sum(1/x^2), which minimises sum (v/x_i - 1)^2.
-    """
-    pools: list[tuple[float, float, int]] = []  # sums of 1/x and 1/x^2, and how many
-    for value in values:
-        pool = (1.0 / value, 1.0 / value**2, 1)
-        while pools and pools[-1][0] / pools[-1][1] > pool[0] / pool[1]:
-            before = pools.pop()
-            pool = (before[0] + pool[0], before[1] + pool[1], before[2] + pool[2])
-        pools.append(pool)
-    return [first / second for first, second, count in pools for _ in range(count)]

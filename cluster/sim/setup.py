@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from cluster.errors import ConfigError
+from cluster.errors import ConfigError, UnknownNameError
 from cluster.model.workload import Slo
 from cluster.pool_ledger import ReplicaLimits
 from cluster.priority import Priority
+from cluster.routers import ROUTERS
 from cluster.sim.failures import NODE, Failure
 from cluster.sim.spec import ReplicaSpec, Role
 
@@ -22,7 +23,7 @@ class GatewayRules:
     `batch_tokens` are together, then placed as a batch (0: never held). A request that has not
     started `reschedule_after_s` after its dispatch goes to a better replica, `max_moves` times at
     most (infinite: never). `resumes`: streams of a lost replica are continued elsewhere, from
-    prompt and output so far; else they break.
+    prompt and output so far; else they break. `router`: a name of `cluster.routers.ROUTERS`.
     """
 
     expected_output: int = 256
@@ -41,6 +42,11 @@ class GatewayRules:
     reschedule_after_s: float = 0.5
     max_moves: int = 2
     resumes: bool = False
+    router: str = "scored"
+
+    def __post_init__(self) -> None:
+        if self.router not in ROUTERS:
+            raise UnknownNameError(kind="router", name=self.router, known=ROUTERS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -284,7 +284,9 @@ class Simulation:
             self._at(now_s + self._rules.reschedule_after_s, self._reconsider, job, attempts)
             return
         engine = replica.engine_of(job)
+        before_s = engine.wake_s
         engine.remove(job, now_s)
+        self._after(replica, engine, before_s)
         front.ledger.release(replica.replica_id, job.load)
         front.ledger.take(better, job.load)
         job.moves += 1

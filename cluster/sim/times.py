@@ -23,7 +23,7 @@ class Piece(NamedTuple):
 
 
 class StepTimes(Protocol):
-    """Seconds of one rank's steps. Invariant: monotone in every argument.
+    """Seconds of one rank's steps, rising with every argument but where an engine's own do not.
 
     `sequences` decode, holding `context` tokens together; `routed` tokens are sent through the
     experts by all ranks of the replica in this step (the rank's own where it has only one).

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import psutil
 import pytest
@@ -76,11 +75,9 @@ async def cancelled_replay(engine: LiveEngine) -> None:
     long = [TraceRequest(arrival_s=0.0, prompt_tokens=16, output_tokens=400) for _ in range(4)]
     task = asyncio.create_task(replay(engine, long))
     await asyncio.sleep(2.0)
-    begin = time.monotonic()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert time.monotonic() - begin < 5.0
 
 
 def command_line(pid: int) -> str:

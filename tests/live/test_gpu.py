@@ -7,7 +7,13 @@ from pathlib import Path
 import httpx
 import pytest
 
+from cluster.sim.measured_times import MeasuredTimes
+from serving.bundled import HEAVY, bundled_path
+from serving.engine.live_engine import LiveEngine, LiveSettings
+from serving.engine.live_measure import live_file, measure
+from serving.engine.live_replay import replay
 from tests.live.instance import LiveInstance, free_port, link_models, write_config
+from tests.live.test_calibrate_live import CELLS, TRACE
 
 pytestmark = [pytest.mark.live, pytest.mark.gpu, pytest.mark.timeout(600)]
 
@@ -40,3 +46,14 @@ def test_the_bundled_model_answers_from_a_gpu(tmp_path: Path) -> None:
         assert "Paris" in answer.json()["choices"][0]["message"]["content"]
     finally:
         assert instance.command("down").returncode == 0
+
+
+async def test_a_gpu_engine_is_measured_and_a_trace_replayed() -> None:
+    settings = LiveSettings(model=bundled_path(HEAVY), max_num_seqs=4, max_model_len=512, chunk=128)
+    async with LiveEngine.start(settings) as engine:
+        samples = await measure(engine, CELLS, budget_s=15.0, tell=lambda text: None)
+        file = live_file(engine, samples, date="2025-01-01", measured_s=15.0)
+        records = await replay(engine, TRACE)
+    times = MeasuredTimes.of(file)
+    assert 0.0 < times.decode_s(1, 20, 1) < 0.1
+    assert [record.output_tokens for record in records] == [each.output_tokens for each in TRACE]

@@ -1,6 +1,6 @@
 """What does aisimulate need to replay a trace, and what does it report?
 
-    python -m bench.peer_aisimulate --python PYTHON [--trace FILE] [--workers N] [--json FILE]
+    python -m bench.peers.aisimulate --python PYTHON [--trace FILE] [--workers N] [--json FILE]
 
 PYTHON is the interpreter of an environment with aisimulate 0.13. It replays the trace offline on
 N aggregated vLLM workers of Llama-3.1-70B on 4 H100 (TP4), round robin, its built-in `engine`
@@ -26,7 +26,7 @@ from pathlib import Path
 
 from cluster.traces.files import open_trace
 
-DATA = Path(__file__).resolve().parents[1].parent / "shared" / "data"
+DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 MODEL, HARDWARE, BACKEND, TP = "meta-llama/Meta-Llama-3.1-70B", "h100_sxm", "vllm", 4
 CHUNK, SEQUENCES = 8192, 256
 BLOCK_TOKENS = 512
