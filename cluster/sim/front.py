@@ -25,6 +25,7 @@ class Front:
         self._holds = rules.batch_wait_s > 0.0
         self._jobs: dict[object, tuple[Job, Ticket]] = {}
         self._held: list[Job] = []
+        self._fresh: list[Job] = []
 
     @property
     def waiting(self) -> int:
@@ -35,13 +36,17 @@ class Front:
         """Whether the job is in line or held."""
         return job.ticket in self._jobs or job in self._held
 
-    def join(self, job: Job, now_s: float) -> None:
-        """Into the batch that forms, or straight into the line. Call `place` afterwards."""
+    def join(self, job: Job, now_s: float) -> bool:
+        """Into the batch that forms, or straight into the line; whether a batch has begun.
+
+        Call `place` afterwards, and when a batch that has begun is due.
+        """
         if self._holds and not self.ledger.has_idle(now_s):
             self.gate.hold(job.load, now_s)
             self._held.append(job)
-        else:
-            self._put(job, now_s)
+            return len(self._held) == 1
+        self._put(job, now_s)
+        return False
 
     def place(self, now_s: float) -> list[tuple[Job, str]]:
         """Who goes to which replica now."""
@@ -56,6 +61,11 @@ class Front:
             (self._jobs.pop(ticket.order)[0], replica_id)
             for ticket, replica_id in self.ledger.place(now_s)
         ]
+
+    def left_waiting(self) -> list[Job]:
+        """Jobs that came into the line since the last call, and are still there."""
+        fresh, self._fresh = self._fresh, []
+        return [job for job in fresh if job.ticket in self._jobs]
 
     def leave(self, job: Job) -> None:
         """The job waits no longer."""
@@ -72,3 +82,4 @@ class Front:
         ticket = self.ledger.line.put(ask, now_s=now_s)
         job.ticket = ticket.order
         self._jobs[ticket.order] = (job, ticket)
+        self._fresh.append(job)

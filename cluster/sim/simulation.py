@@ -175,13 +175,9 @@ class Simulation:
             self._join(job, front)
 
     def _join(self, job: Job, front: Front) -> None:
-        now_s = self.now_s
-        front.join(job, now_s)
+        if front.join(job, self.now_s):
+            self._at(front.gate.due_s, self._place, front)
         self._place(front)
-        if front.waits(job):
-            self._at(now_s + self._rules.queue_wait_s, self._give_up, job, job.attempts)
-            if front.gate.due_s < NEVER:
-                self._at(front.gate.due_s, self._place, front)
 
     def _place(self, front: Front) -> None:
         if not front.waiting:
@@ -189,6 +185,8 @@ class Simulation:
         for job, replica_id in front.place(self.now_s):
             job.ticket = None
             self._dispatch(job, self._fleets[job.pool].replicas[replica_id])
+        for job in front.left_waiting():
+            self._at(self.now_s + self._rules.queue_wait_s, self._give_up, job, job.attempts)
 
     def _dispatch(self, job: Job, replica: Replica) -> None:
         now_s = self.now_s
