@@ -21,8 +21,8 @@ from autoscaler.snapshot import (
     Decision,
     LoadObservation,
     PoolObservation,
-    ReplicaObservation,
     Tier,
+    observed,
 )
 from cluster.sim.driver import Admission, PoolFacts
 from cluster.traces.request import TraceRequest
@@ -97,7 +97,7 @@ class Steered:
 
     def tick(self, facts: Sequence[PoolFacts], now_s: float) -> Mapping[str, int]:
         """See `Driver`."""
-        snapshot = observed(facts, now_s)
+        snapshot = snapshot_of(facts, now_s)
         result = step(self._state, snapshot, self._params)
         self._state, self._last = result.state, result
         self._light_ready = sum(fact.ready for fact in facts if fact.name == LIGHT_POOL)
@@ -119,7 +119,7 @@ class Steered:
         return found
 
 
-def observed(facts: Sequence[PoolFacts], now_s: float) -> ClusterSnapshot:
+def snapshot_of(facts: Sequence[PoolFacts], now_s: float) -> ClusterSnapshot:
     """What the controller may look at, as `serving.observe.snapshot` makes it of live reports."""
     return ClusterSnapshot(
         now_s=now_s,
@@ -130,16 +130,7 @@ def observed(facts: Sequence[PoolFacts], now_s: float) -> ClusterSnapshot:
                 target=fact.target,
                 ready=fact.ready,
                 pending=max(fact.pending, fact.target - fact.ready, 0),
-                replicas=tuple(
-                    ReplicaObservation(
-                        replica_id=report.replica_id,
-                        observed_s=report.sent_s,
-                        running=report.running,
-                        waiting=report.waiting,
-                        kv_usage=report.kv_usage,
-                    )
-                    for report in fact.reports
-                ),
+                replicas=tuple(observed(report) for report in fact.reports),
             )
             for fact in facts
         ),

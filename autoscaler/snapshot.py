@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
+from cluster.pool_ledger import Report
+
 
 class Tier(IntEnum):
     """Degradation tiers; each includes the ones before it."""
@@ -30,6 +32,17 @@ class ReplicaObservation:
     running: int  # sequences in the engine's batch
     waiting: int  # sequences the engine has accepted and not started
     kv_usage: float  # fraction of KV blocks in use
+
+
+def observed(report: Report) -> ReplicaObservation:
+    """A replica's report as the controller sees it."""
+    return ReplicaObservation(
+        replica_id=report.replica_id,
+        observed_s=report.sent_s,
+        running=report.running,
+        waiting=report.waiting,
+        kv_usage=report.kv_usage,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

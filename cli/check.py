@@ -14,10 +14,9 @@ from typing import Annotated
 import typer
 
 from cli.console import out, resolve_cluster
-from cluster.errors import ConfigError, InputError
-from cluster.model.catalogue import get_model
 from cluster.model.model_spec import ModelSpec
-from cluster.model.plan import Plan, PoolSection, load_plan
+from cluster.model.plan import Plan, load_plan
+from cluster.model.planned import planned_model
 from cluster.model.rules import Severity
 from rl_search.checks import Finding, check_plan
 
@@ -33,7 +32,7 @@ def command(
     """Validate a plan and list what is wrong with it, each with its cost and its fix."""
     plan = load_plan(path)
     models: dict[str, ModelSpec] = {
-        pool.name: _model(pool, source=str(path)) for pool in plan.pools
+        pool.name: planned_model(pool, source=str(path)) for pool in plan.pools
     }
     spec = resolve_cluster(cluster or plan.cluster.spec)
     findings = check_plan(plan, models, spec)
@@ -43,22 +42,6 @@ def command(
         _print(plan, findings, path=path)
     if any(finding.severity is Severity.ERROR for finding in findings):
         raise typer.Exit(1)
-
-
-def _model(pool: PoolSection, *, source: str) -> ModelSpec:
-    """By source, or by name where the source is a repository that the catalogue does not hold."""
-    try:
-        return get_model(pool.model.source)
-    except InputError as first:
-        try:
-            return get_model(pool.model.name)
-        except InputError:
-            raise ConfigError(
-                source=source,
-                field=f"pools.{pool.name}.model.source",
-                problem=str(first),
-                fix="name a model of the catalogue or the path of its config.json.",
-            ) from first
 
 
 def _print(plan: Plan, findings: list[Finding], *, path: Path) -> None:

@@ -18,11 +18,10 @@ from cli.console import resolve_cluster
 from cluster.calibration.live_file import LiveFile
 from cluster.costmodel.coefficients import Coefficients
 from cluster.errors import ConfigError, InputError
-from cluster.model.catalogue import get_model
 from cluster.model.devices import get_device
 from cluster.model.hardware import NodeGroup
-from cluster.model.model_spec import ModelSpec
-from cluster.model.plan import Plan, PoolSection, load_plan
+from cluster.model.plan import Plan, load_plan
+from cluster.model.planned import planned_model
 from cluster.model.workload import Slo
 from cluster.priority import Priority
 from cluster.sim.failures import Failure
@@ -148,7 +147,7 @@ def _pools(
     make = partial(
         pool_setups,
         plan,
-        models=partial(_model, source=source),
+        models=partial(planned_model, source=source),
         group=group,
         replicas=question.replicas,
         disaggregated=question.apart,
@@ -189,22 +188,6 @@ def _group(plan: Plan, *, source: str) -> NodeGroup:
         f"{', '.join(group.device.name for group in spec.groups)}.",
         fix="make the plan anew for this cluster.",
     )
-
-
-def _model(pool: PoolSection, *, source: str) -> ModelSpec:
-    """By source, or by name where the source is a repository that the catalogue does not hold."""
-    try:
-        return get_model(pool.model.source)
-    except InputError as first:
-        try:
-            return get_model(pool.model.name)
-        except InputError:
-            raise ConfigError(
-                source=source,
-                field=f"pools.{pool.name}.model.source",
-                problem=str(first),
-                fix="name a model of the catalogue or the path of its config.json.",
-            ) from first
 
 
 def _rules(question: Question, limits: LimitsSection, *, expected: int) -> GatewayRules:

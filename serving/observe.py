@@ -13,7 +13,7 @@ from autoscaler.snapshot import (
     ClusterSnapshot,
     LoadObservation,
     PoolObservation,
-    ReplicaObservation,
+    observed,
 )
 from serving.messages import GatewayReport, PoolLoad, ReplicaReport
 from serving.scaler import DeploymentState
@@ -68,15 +68,7 @@ def _pool(heard: Heard, name: str) -> PoolObservation:
         ready=state.running,
         pending=max(state.starting, state.target - state.running, 0),
         replicas=tuple(
-            ReplicaObservation(
-                replica_id=report.replica_id,
-                observed_s=report.sent_s,
-                running=report.running,
-                waiting=report.waiting,
-                kv_usage=report.kv_usage,
-            )
-            for report in heard.replicas.values()
-            if report.pool == name
+            observed(report) for report in heard.replicas.values() if report.pool == name
         ),
     )
 

@@ -18,7 +18,7 @@ from autoscaler.params import (
     TierParams,
 )
 from autoscaler.replay import replay
-from autoscaler.simulated import SHED, Steered, observed
+from autoscaler.simulated import SHED, Steered, snapshot_of
 from autoscaler.snapshot import Action, Tier
 from cluster.pool_ledger import Traffic
 from cluster.priority import Priority
@@ -361,7 +361,7 @@ def test_live_reports_and_simulated_ones_make_the_same_snapshot():
         },
         deployments_s=7.0,
     )
-    assert observed([facts], 7.0) == snapshot(heard, pools=["main"], now_s=7.0)
+    assert snapshot_of([facts], 7.0) == snapshot(heard, pools=["main"], now_s=7.0)
 
 
 def test_a_recorded_run_can_be_stepped_by_hand():
@@ -380,6 +380,6 @@ def test_a_request_longer_than_the_light_context_stays_with_the_planned_model():
     p = params(maximum=1, light=True)
     driver = Steered(p, contexts={"main": 5000, "light": 30}, output_cap=8)
     driver._light_ready = 1
-    driver._last = replace(step(ControllerState(), observed([], 0.0), p), tier=Tier.LIGHT_MODEL)
+    driver._last = replace(step(ControllerState(), snapshot_of([], 0.0), p), tier=Tier.LIGHT_MODEL)
     assert driver.admit(request(prompt=10)).pool == "light"
     assert driver.admit(request(prompt=100)).pool == "main"
