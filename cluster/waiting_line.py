@@ -58,11 +58,6 @@ class WaitingLine:
         """Tickets as they are now, first due first."""
         return iter(tuple(self._tickets))
 
-    @property
-    def first(self) -> Ticket | None:
-        """The ticket that is due first."""
-        return self._tickets[0] if self._tickets else None
-
     def full_for(self, priority: Priority) -> bool:
         """Whether one more would be too many. Only VIPs can crowd out a VIP."""
         if len(self) < self._limit or priority is not Priority.VIP:

@@ -18,8 +18,8 @@ class Fleet:
         self.setup = setup
         self.name = setup.name
         self.target = 0
-        self.device_s = 0.0
-        self.preemptions = 0
+        self._device_s = 0.0  # of replicas that are gone, as are the preemptions
+        self._preemptions = 0
         self.most_ready = 0
         self._gaps = gaps
         self._on_start = on_start
@@ -79,9 +79,20 @@ class Fleet:
             self.count_ready(now_s)
         replica.phase = Phase.GONE
         replica.ended_s = now_s
-        self.device_s += (now_s - replica.created_s) * self.setup.spec.devices
-        self.preemptions += replica.preemptions
+        self._device_s += (now_s - replica.created_s) * self.setup.spec.devices
+        self._preemptions += replica.preemptions
         del self.replicas[replica.replica_id]
+
+    def device_seconds(self, now_s: float) -> float:
+        """Devices times seconds of all replicas there ever were, until `now_s`."""
+        there = sum(now_s - replica.created_s for replica in self.replicas.values())
+        return self._device_s + there * self.setup.spec.devices
+
+    @property
+    def all_preemptions(self) -> int:
+        """Of all replicas there ever were."""
+        there = sum(replica.preemptions for replica in self.replicas.values())
+        return self._preemptions + there
 
     def count_ready(self, now_s: float) -> None:
         """Add up ready replicas over time, before their number changes."""

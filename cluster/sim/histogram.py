@@ -64,10 +64,6 @@ class Histogram:
                 return min(middle, self.most) if middle > 2.0 * _SMALLEST else 0.0
         return self.most
 
-    def quantiles(self, shares: Iterable[float]) -> dict[float, float]:
-        """Several at once."""
-        return {share: self.quantile(share) for share in shares}
-
     def curve(self, points: int) -> list[tuple[float, float]]:
         """(value, share at or below) for drawing, at most `points` of them."""
         keys = sorted(self._buckets)

@@ -54,7 +54,6 @@ class Job:
         "ready_step",
         "replica",
         "shared",
-        "started",
         "steps",
         "target",
         "ticket",
@@ -95,7 +94,6 @@ class Job:
         self.ticket: object | None = None
         self.rank: object | None = None
         self.queued = False
-        self.started = False
         self.ready_step = 0
         self.place = 0
         self.held = 0
@@ -122,4 +120,3 @@ class Job:
         self.target = self.prompt + self.generated
         self.position = 0
         self.cached = 0
-        self.started = False

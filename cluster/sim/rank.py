@@ -248,7 +248,6 @@ class Rank:
         job.queued = False
         self.waiting -= 1
         heappop(self._queue)
-        job.started = True
         if job.position < job.target:
             self.prefilling.append(job)
         return True

@@ -51,13 +51,12 @@ class GatewayRules:
 
 @dataclass(frozen=True, kw_only=True)
 class HealthRules:
-    """How a fault is noticed: reports every `report_s`, forgotten after `forget_s`.
+    """How a fault is noticed: reports come at every tick and are forgotten after `forget_s`.
 
     `dead_after_s`: a replica that says nothing for so long is replaced (Serve's health check every
     2 s with 8 s of patience).
     """
 
-    report_s: float = 1.0
     forget_s: float = 6.0
     dead_after_s: float = 10.0
 

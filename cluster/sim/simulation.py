@@ -20,10 +20,11 @@ from cluster.routing import predicted_tokens
 from cluster.sim.driver import Driver, PoolFacts, Unsteered
 from cluster.sim.engine import Engine
 from cluster.sim.event_log import NO_LOG, EventLog
-from cluster.sim.failures import NODE, Failure, Fault
+from cluster.sim.faults import Faults
 from cluster.sim.fleet import Fleet
 from cluster.sim.front import Front
 from cluster.sim.job import NEVER, Job
+from cluster.sim.outcome import outcome_of
 from cluster.sim.record import Outcome, Record
 from cluster.sim.replica import Phase, Replica
 from cluster.sim.setup import Setup
@@ -97,8 +98,17 @@ class Simulation:
     def _begin(self) -> None:
         for fleet in self._fleets.values():
             fleet.begin(0.0)
+        faults = Faults(
+            fleets=self._fleets,
+            record=self.record,
+            log=self._log,
+            dead_after_s=self._setup.health.dead_after_s,
+            at=self._at,
+            after=self._after,
+            lose=self._lose,
+        )
         for failure in self._setup.failures:
-            self._at(failure.at_s, self._fail, failure)
+            self._at(failure.at_s, faults.strike, failure)
         self._tick()
 
     def _loop(self, until_s: float) -> Outcome:
@@ -109,7 +119,8 @@ class Simulation:
                 break
             self.now_s = at_s
             act(*arguments)
-        return self._outcome(min(self.now_s, until_s))
+        ended_s = min(self.now_s, until_s)
+        return outcome_of(self.record, self._fleets, ended_s, unfinished=self._inside)
 
     def _at(self, at_s: float, act: Callable[..., None], *arguments: object) -> None:
         heappush(self._heap, (at_s, next(self._order), act, arguments))
@@ -378,61 +389,7 @@ class Simulation:
         if leaving:
             self._report(fleet)
 
-    # Faults
-
-    def _fail(self, failure: Failure) -> None:
-        victims = self._victims(failure)
-        if not victims:
-            self.record.count(f"failures that hit nobody: {failure.kind.value}")
-        for replica in victims:
-            self._log.replica(replica.replica_id, failure.kind.value, self.now_s)
-            self.record.count(f"replicas hit: {failure.kind.value}")
-            if failure.kind is Fault.CRASH:
-                self._lose(replica)
-            elif failure.kind is Fault.FREEZE:
-                self._freeze(replica, failure)
-            else:
-                self._slow(replica, failure.factor)
-                if failure.for_s < NEVER:
-                    self._at(self.now_s + failure.for_s, self._slow, replica, 1.0)
-
-    def _victims(self, failure: Failure) -> list[Replica]:
-        if failure.pool != NODE:
-            fleet = self._fleets[failure.pool]
-            wanted = [r for r in fleet.replicas.values() if r.number == failure.number]
-            return [r for r in wanted if r.phase is not Phase.STARTING]
-        found = []
-        for fleet in self._fleets.values():
-            per_node = fleet.setup.replicas_per_node
-            found += [r for r in fleet.replicas.values() if r.number // per_node == failure.number]
-        return found
-
-    def _slow(self, replica: Replica, factor: float) -> None:
-        if replica.phase is Phase.GONE:
-            return
-        for engine in replica.engines:
-            before_s = engine.wake_s
-            engine.slow_down(factor, self.now_s)
-            self._after(replica, engine, before_s)
-
-    def _freeze(self, replica: Replica, failure: Failure) -> None:
-        replica.tell(self.now_s)  # its last word
-        for engine in replica.engines:
-            before_s = engine.wake_s
-            engine.freeze(self.now_s)
-            self._after(replica, engine, before_s)
-        limit_s = self._setup.health.dead_after_s
-        if failure.for_s < limit_s:
-            self._at(self.now_s + failure.for_s, self._thaw, replica)
-        else:
-            self._at(self.now_s + limit_s, self._lose, replica)
-
-    def _thaw(self, replica: Replica) -> None:
-        if replica.phase is Phase.GONE:
-            return
-        for engine in replica.engines:
-            engine.thaw(self.now_s)
-            self._after(replica, engine, NEVER)
+    # Losses
 
     def _lose(self, replica: Replica) -> None:
         """A replica is gone; what it had goes elsewhere, and its pool starts another."""
@@ -441,14 +398,15 @@ class Simulation:
         now_s = self.now_s
         fleet, front = self._fleets[replica.pool], self._fronts[replica.pool]
         lost = [job for engine in replica.engines for job in engine.halt()]
+        lost.sort(key=lambda job: job.number)
         fleet.end(replica, now_s)
         self._log.replica(replica.replica_id, "lost", now_s)
         front.ledger.suspect(replica.replica_id, now_s)
-        for job in sorted(lost, key=lambda job: job.number):
+        for job in lost:
             front.ledger.release(replica.replica_id, job.load)
         front.ledger.observe(fleet.reports(now_s, forget_s=self._setup.health.forget_s))
         fleet.set_target(fleet.target, now_s)
-        for job in sorted(lost, key=lambda job: job.number):
+        for job in lost:
             self._recover(job, replica, front)
         self._place(front)
 
@@ -463,28 +421,3 @@ class Simulation:
             job.failed = {**job.failed, replica.replica_id: self.now_s}
             job.restart()
             self._join(job, front)
-
-    # The end
-
-    def _outcome(self, now_s: float) -> Outcome:
-        record = self.record
-        device_s, cost, priced = 0.0, 0.0, True
-        replicas: dict[str, tuple[int, float]] = {}
-        for name, fleet in self._fleets.items():
-            for replica in list(fleet.replicas.values()):
-                fleet.device_s += (now_s - replica.created_s) * fleet.setup.spec.devices
-                fleet.preemptions += replica.preemptions
-            record.count("preemptions", fleet.preemptions)
-            device_s += fleet.device_s
-            price = fleet.setup.price_per_device_hour
-            priced = priced and price is not None
-            cost += fleet.device_s / 3600.0 * (price or 0.0)
-            replicas[name] = (fleet.most_ready, fleet.mean_ready(now_s))
-        return Outcome(
-            record=record,
-            duration_s=now_s,
-            device_hours=device_s / 3600.0,
-            cost=cost if priced else None,
-            replicas=replicas,
-            unfinished=self._inside,
-        )
