@@ -18,7 +18,7 @@ PLAN := plans/local.json
 SIZE_cpu := --max-replicas 2 --light smollm2-135m-instruct-int8
 SIZE_gpu := --max-dp 1
 
-resolve = $(BIN)/uv pip compile --quiet pyproject.toml --extra serve --extra $(1) --extra dev \
+resolve = $(BIN)/uv pip compile --quiet pyproject.toml --extra serve --extra rl --extra $(1) --extra dev \
     --override requirements/$(1).overrides --python-version 3.11 \
     --python-platform x86_64-manylinux_2_28 --no-emit-find-links --no-header --no-annotate \
     -o requirements/$(1).lock
