@@ -23,9 +23,9 @@ from pathlib import Path
 from cluster.model.catalogue import get_model
 from cluster.model.cluster_file import parse_cluster
 from cluster.model.workload import Slo, Workload
+from rl_search.enumeration import Space
 from rl_search.planner import make_plan
 from rl_search.request import PlanRequest
-from rl_search.space import Space
 
 ISL, OSL, TTFT_MS, TPOT_MS = 4000, 500, 2000, 50
 QUICK = (("deepseek-v3", "4x8xH200", Space.VLLM),)

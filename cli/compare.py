@@ -32,9 +32,9 @@ from cluster.model.catalogue import get_model
 from cluster.model.prices import NO_PRICES, PriceList, read_prices
 from cluster.model.workload import Slo, Workload
 from rl_search.compare import Outcome, cheapest, cheapest_for_rate, compare, fastest
-from rl_search.exact import Priority
+from rl_search.enumeration import Space
+from rl_search.question import Priority
 from rl_search.request import PlanRequest
-from rl_search.space import Space
 
 
 def command(

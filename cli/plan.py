@@ -49,10 +49,10 @@ from cluster.errors import InputError
 from cluster.model.catalogue import get_model
 from cluster.model.workload import Slo, Workload
 from rl_search.disaggregation import check_comparable
-from rl_search.exact import Priority
+from rl_search.enumeration import Space
 from rl_search.planner import PlanResult, make_plan
+from rl_search.question import Priority
 from rl_search.request import PlanRequest
-from rl_search.space import Space
 
 
 def command(

@@ -14,9 +14,9 @@ from cli.dims_report import dims_lines
 from cluster.costmodel.steps import Parts
 from cluster.model.model_spec import ModelSpec
 from cluster.model.plan import PoolSection
-from rl_search.exact import Priority
 from rl_search.planner import PlanResult, RankedRow
 from rl_search.pool_checks import DP_NOT_SERVED
+from rl_search.question import Priority
 from rl_search.request import PlanRequest
 
 

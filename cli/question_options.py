@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from rl_search.exact import Priority
-from rl_search.space import Space
+from rl_search.enumeration import Space
+from rl_search.question import Priority
 
 ModelOption = Annotated[
     str, typer.Option("--model", help="Catalogue name, hub id, config.json or model directory.")

@@ -45,7 +45,6 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 _WORTH = 1e-9  # a share of the objective below which an optimum is a tie with Megatron's
-_NO_LIMIT = -1e6  # headroom that leaves a million times the memory there is
 _BLOCK = 4096  # rows whose terms stay in the cache
 
 
@@ -82,7 +81,7 @@ def search_dims(
         memory = memory_of(setting, others, headroom=headroom)
         others = others.take(may_fit(setting, others, memory, max_model_len=max_model_len))
         if len(others):
-            figures = _with_its_batch(setting, others, headroom=headroom)
+            figures = setting.estimate_full(others, headroom=headroom)
             asked = (table.followed_by(others), followed_by(found.estimates, figures))
     fits = np.arange(len(asked[0])) < len(table)
     kinds = expert_kinds(setting.model, asked[0])
@@ -109,14 +108,6 @@ def search_dims(
                 estimates=followed_by(found.estimates, figures),
             )
     return found
-
-
-def _with_its_batch(setting: Setting, table: LayoutTable, *, headroom: float) -> EstimateTable:
-    """Rows whose batch does not fit under default dims, at the operating point where it would."""
-    return replace(
-        setting.estimate(table, headroom=_NO_LIMIT),
-        memory=memory_of(setting, table, headroom=headroom),
-    )
 
 
 def _strategies(model: ModelSpec, table: LayoutTable) -> int:

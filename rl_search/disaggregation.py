@@ -24,11 +24,11 @@ from cluster.costmodel.pools import DecodePool, PrefillPool
 from cluster.errors import InputError
 from cluster.model.hardware import NodeGroup
 from cluster.model.layout import Layout
-from rl_search.exact import Priority, Question
+from rl_search.enumeration import options_for
 from rl_search.planner import PlanResult
 from rl_search.pool_space import Side, decode_side, packs, prefill_side
+from rl_search.question import Priority, Question
 from rl_search.request import PlanRequest, context_of
-from rl_search.space import options_for
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]

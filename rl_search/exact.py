@@ -9,54 +9,26 @@ Invariants: kept + sum of rejections == all; a pick satisfies every filter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cluster.costmodel.coefficients import Coefficients
-from cluster.costmodel.distributions import Statistic
-from cluster.costmodel.estimate import PLAIN, EstimateTable, Serving
+from cluster.costmodel.estimate import EstimateTable
 from cluster.costmodel.memory import MemoryTable
-from cluster.model.hardware import ClusterSpec, NodeGroup
+from cluster.model.hardware import ClusterSpec
 from cluster.model.layout import LayoutTable
-from cluster.model.model_spec import ModelSpec
 from cluster.model.rules import RuleReport, check_layouts, explain
-from cluster.model.workload import Slo, Workload
 from rl_search.dims_search import search_dims
+from rl_search.enumeration import Space, expand, strategies
 from rl_search.judged import judged_by
+from rl_search.margins import Margins, memory_margins, speed_margins
+from rl_search.question import Priority, Question, score
 from rl_search.rejections import Rejection, nearest_context, nearest_memory, nearest_slo
-from rl_search.sharded_estimate import Setting, memory_of
-from rl_search.space import Space, SpaceOptions, expand, strategies
+from rl_search.sharded_estimate import memory_of
 
 Floats = NDArray[np.float64]
-
-
-class Priority(StrEnum):
-    """What a pick maximises among the layouts that satisfy everything."""
-
-    THROUGHPUT = "throughput"  # tokens/s/device
-    INTERACTIVE = "interactive"  # tokens/s/user
-    BALANCED = "balanced"  # their product: a percent of one is worth a percent of the other
-
-
-@dataclass(frozen=True, kw_only=True)
-class Question:
-    """What is asked of the search, for one group of equal nodes."""
-
-    model: ModelSpec
-    group: NodeGroup
-    workload: Workload
-    slo: Slo
-    options: SpaceOptions
-    headroom: float
-    max_model_len: int
-    cross_domain_tp: bool = False
-    coefficients: Coefficients | None = None  # None: the shipped calibration
-    serving: Serving = PLAIN
-    statistic: Statistic = Statistic.MEAN  # of TTFT and TPOT, that the bounds are for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,13 +60,7 @@ def evaluate(question: Question) -> Evaluated:
         Rejection(rule=rule, count=count, nearest=nearest_rule(question, every, report, rule=rule))
         for rule, count in report.counts().items()
     ]
-    setting = Setting.of(
-        question.model,
-        question.group,
-        question.workload,
-        coefficients=question.coefficients,
-        serving=question.serving,
-    )
+    setting = question.setting()
     obeying = every.take(report.ok)
     memory = memory_of(setting, obeying, headroom=question.headroom)
     # What is too large is told from the rest before any time is estimated, which takes longer.
@@ -129,19 +95,12 @@ def _fitting(
 ) -> tuple[NDArray[np.bool_], list[Rejection]]:
     """Layouts that hold their weights, the longest sequence and the batch; why others do not."""
     length = question.max_model_len
-    # An engine refuses to start when its cache cannot hold one sequence of its full length.
-    holds = memory.kv_capacity_tokens >= length * table.dp
-    filters = (
-        ("memory", memory.fits, lambda out: nearest_memory(table, memory, out)),
-        (
-            "kv_below_context",
-            holds,
-            lambda out: nearest_context(table, memory, out, max_model_len=length),
-        ),
-        ("batch_beyond_memory", memory.max_sequences >= table.max_num_seqs, None),
-        ("batch_below_stages", table.max_num_seqs >= table.dp * table.pp, None),
-    )
-    return _filtered(len(table), filters)
+    margins = memory_margins(table, memory, max_model_len=length)
+    nearest: dict[str, _Nearest] = {
+        "memory": lambda out: nearest_memory(table, memory, out),
+        "kv_below_context": lambda out: nearest_context(table, memory, out, max_model_len=length),
+    }
+    return _filtered(len(table), margins, nearest)
 
 
 def _fast_enough(
@@ -160,35 +119,29 @@ def _fast_enough(
         serving=question.serving,
     )
 
-    def nearest(rule: str) -> Callable[[NDArray[np.bool_]], str]:
+    def nearest(rule: str) -> _Nearest:
         return lambda out: nearest_slo(
             table, judged, out, rule=rule, slo=slo, statistic=question.statistic
         )
 
-    # Twice as long in line as being served: fewer in flight give the same throughput sooner.
-    life = estimates.concurrency / np.maximum(estimates.requests_per_s, 1e-12)
-    filters = (
-        ("mostly_queueing", estimates.ttft_parts["queue"] <= _MOST_QUEUE * life, None),
-        ("ttft", _within(judged.ttft_s, slo.ttft_s), nearest("ttft")),
-        ("tpot", _within(judged.tpot_s, slo.tpot_s), nearest("tpot")),
-    )
-    return _filtered(len(table), filters)
+    margins = speed_margins(estimates, judged, slo)
+    return _filtered(len(table), margins, {rule: nearest(rule) for rule in ("ttft", "tpot")})
 
 
-_MOST_QUEUE = 2.0 / 3.0  # of a request's life
-
-_Filter = tuple[str, NDArray[np.bool_], Callable[[NDArray[np.bool_]], str] | None]
+_Nearest = Callable[[NDArray[np.bool_]], str]
 
 
-def _filtered(n: int, filters: Sequence[_Filter]) -> tuple[NDArray[np.bool_], list[Rejection]]:
-    """Filters in order, each counting what it alone removes."""
+def _filtered(
+    n: int, margins: Margins, nearest: Mapping[str, _Nearest]
+) -> tuple[NDArray[np.bool_], list[Rejection]]:
+    """Rules in order, each counting what it alone removes."""
     left, rejections = np.ones(n, dtype=bool), []
-    for rule, passed, nearest in filters:
-        removed = left & ~passed
+    for rule, margin in margins.items():
+        removed = left & (margin < 0.0)
         if removed.any():
-            text = "" if nearest is None else nearest(removed)
+            text = nearest[rule](removed) if rule in nearest else ""
             rejections.append(Rejection(rule=rule, count=int(removed.sum()), nearest=text))
-        left &= passed
+        left &= margin >= 0.0
     return left, rejections
 
 
@@ -201,15 +154,6 @@ def nearest_rule(question: Question, table: LayoutTable, report: RuleReport, *, 
         question.model, cluster, table.row(index), cross_domain_tp=question.cross_domain_tp
     )
     return next((v.message for v in found if v.rule == rule), "")
-
-
-def score(estimates: EstimateTable, priority: Priority) -> Floats:
-    """What `priority` maximises, shape (n,)."""
-    if priority is Priority.THROUGHPUT:
-        return estimates.tokens_per_s_per_device
-    if priority is Priority.INTERACTIVE:
-        return estimates.tokens_per_s_per_user
-    return estimates.tokens_per_s_per_device * estimates.tokens_per_s_per_user
 
 
 def ranked(evaluated: Evaluated, priority: Priority, *, top: int) -> list[int]:
@@ -233,7 +177,3 @@ def ranked(evaluated: Evaluated, priority: Priority, *, top: int) -> list[int]:
             if len(chosen) == top:
                 break
     return chosen
-
-
-def _within(values: Floats, limit: float | None) -> NDArray[np.bool_]:
-    return values <= limit if limit is not None else np.ones(len(values), dtype=bool)

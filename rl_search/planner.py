@@ -23,13 +23,14 @@ from cluster.model.layout import Layout
 from cluster.model.model_spec import ModelSpec
 from cluster.model.plan import Plan, PoolSection
 from cluster.model.workload import Slo
-from rl_search.exact import Evaluated, Priority, Question, evaluate, ranked, score
+from rl_search.enumeration import options_for
+from rl_search.exact import Evaluated, evaluate, ranked
 from rl_search.pareto import frontier
 from rl_search.plan_writer import PoolRequest, plan_of, pool_bytes, pool_of
+from rl_search.question import Priority, Question, score
 from rl_search.rejections import Rejection, merge
 from rl_search.request import PlanRequest, check_request, context_of, nothing_fits
 from rl_search.serving_args import plain, with_serving
-from rl_search.space import options_for
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from cluster.costmodel.pools import DecodePool, PrefillPool, decode_pool, prefill_pool
 from cluster.model.layout import LayoutTable
 from cluster.model.rules import check_layouts
-from rl_search.exact import Question
+from rl_search.enumeration import expand, strategies
 from rl_search.pareto import frontier
-from rl_search.space import expand, strategies
+from rl_search.question import Question
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]

@@ -17,9 +17,9 @@ from cluster.model.hardware import ClusterSpec
 from cluster.model.model_spec import ModelSpec
 from cluster.model.plan import served_name_problem
 from cluster.model.workload import Slo, Workload
-from rl_search.exact import Priority
+from rl_search.enumeration import Space
+from rl_search.question import Priority
 from rl_search.rejections import Rejection
-from rl_search.space import Space
 
 
 @dataclass(frozen=True, kw_only=True)

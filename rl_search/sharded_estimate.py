@@ -46,6 +46,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 ROUNDS = 2
+_NO_LIMIT = -1e6  # headroom that leaves a million times the memory there is
 _BLOCK = 4096  # rows whose columns stay in the cache
 _UNSCALED = ("offload", "host")  # the parts of a step that no version of an engine scales
 
@@ -101,6 +102,13 @@ class Setting:
             headroom=headroom,
             coefficients=self.coefficients,
             serving=self.serving,
+        )
+
+    def estimate_full(self, table: LayoutTable, *, headroom: float) -> EstimateTable:
+        """`estimate` of rows whose batch does not fit, at the operating point where it would."""
+        return replace(
+            self.estimate(table, headroom=_NO_LIMIT),
+            memory=memory_of(self, table, headroom=headroom),
         )
 
     def sharding(self, table: LayoutTable, *, default: bool = False) -> Sharding:

@@ -20,11 +20,11 @@ from cluster.model.plan import Plan
 from cluster.model.rules import Severity
 from cluster.model.workload import Slo, Workload
 from rl_search.checks import check_plan
+from rl_search.enumeration import CPU_BATCHES, CPU_CHUNKS
 from rl_search.kv_cache import BLOCK_TOKENS, cpu_kv_cache
 from rl_search.planner import make_plan
 from rl_search.pool_checks import Finding
 from rl_search.request import PlanRequest
-from rl_search.space import CPU_BATCHES, CPU_CHUNKS
 from tests.costmodel import specs
 
 GIB = 1024.0**3

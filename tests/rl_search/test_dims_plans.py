@@ -19,10 +19,11 @@ from cluster.model.plan import Plan, parse_plan
 from cluster.model.rules import Severity, check_layouts
 from cluster.model.workload import Slo, Workload
 from rl_search.checks import check_plan
-from rl_search.exact import Evaluated, Priority, Question, evaluate, score
+from rl_search.enumeration import Space, SpaceOptions, expand, strategies
+from rl_search.exact import Evaluated, evaluate
 from rl_search.planner import PlanResult, make_plan
+from rl_search.question import Priority, Question, score
 from rl_search.request import PlanRequest
-from rl_search.space import Space, SpaceOptions, expand, strategies
 
 MODEL, CLUSTER = get_model("llama-3.1-70b"), parse_cluster("8xH100")
 

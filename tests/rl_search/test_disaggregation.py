@@ -14,11 +14,11 @@ from cluster.model.layout import Layout, LayoutTable
 from cluster.model.rules import check_layouts
 from cluster.model.workload import Slo, Workload
 from rl_search.disaggregation import check_comparable, disaggregate, gain_over, question_of
-from rl_search.exact import Priority, Question
+from rl_search.enumeration import SpaceOptions, expand, strategies
 from rl_search.planner import make_plan
 from rl_search.pool_space import packs
+from rl_search.question import Priority, Question
 from rl_search.request import PlanRequest
-from rl_search.space import SpaceOptions, expand, strategies
 from tests.costmodel import specs
 
 OPTIONS = SpaceOptions(batches=(4, 16, 64), chunks=(512, 4096))

@@ -12,10 +12,11 @@ from cluster.model.plan import parse_plan
 from cluster.model.rules import Severity, explain
 from cluster.model.workload import Slo, Workload
 from rl_search.checks import check_plan, group_of
-from rl_search.exact import Priority, Question, evaluate, ranked
+from rl_search.enumeration import Space, SpaceOptions
+from rl_search.exact import evaluate, ranked
 from rl_search.planner import make_plan
+from rl_search.question import Priority, Question
 from rl_search.request import PlanRequest
-from rl_search.space import Space, SpaceOptions
 from tests.costmodel import specs
 
 CLUSTER = ClusterSpec(name="2x8xtest", groups=(specs.group(nodes=2),))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cluster.model.catalogue import get_model
-from rl_search.space import Space, SpaceOptions, expand, strategies
+from rl_search.enumeration import Space, SpaceOptions, expand, strategies
 from tests.costmodel import specs
 
 
