@@ -23,7 +23,7 @@ from cluster.model.rules import RuleReport, check_layouts, explain
 from rl_search.dims_search import search_dims
 from rl_search.enumeration import Space, expand, strategies
 from rl_search.judged import judged_by
-from rl_search.margins import Margins, memory_margins, speed_margins
+from rl_search.margins import Margins, least, limit_margins, memory_margins, speed_margins
 from rl_search.question import Priority, Question, score
 from rl_search.rejections import Rejection, nearest_context, nearest_memory, nearest_slo
 from rl_search.sharded_estimate import memory_of
@@ -69,7 +69,7 @@ def evaluate(question: Question) -> Evaluated:
     table = obeying.take(fits)
     considered = covered = len(every)
     if options.space is Space.ANY:
-        others = obeying.take(~fits & (obeying.max_num_seqs >= obeying.dp * obeying.pp))
+        others = obeying.take(~fits & (least(limit_margins(obeying)) >= 0.0))
         searched = search_dims(
             setting, table, others, headroom=question.headroom, max_model_len=question.max_model_len
         )

@@ -26,13 +26,27 @@ def memory_margins(table: LayoutTable, memory: MemoryTable, *, max_model_len: in
     """Weights, the longest sequence and the batch, in the order a user wants to hear of them."""
     # An engine refuses to start when its cache cannot hold one sequence of its full length.
     longest = max_model_len * table.dp
-    stages = table.dp * table.pp
     return {
         "memory": (memory.kv_budget - memory.sequence_bytes) / memory.limit,
         "kv_below_context": (memory.kv_capacity_tokens - longest) / longest,
         "batch_beyond_memory": (memory.max_sequences - table.max_num_seqs) / table.max_num_seqs,
+    } | limit_margins(table)
+
+
+def limit_margins(table: LayoutTable) -> Margins:
+    """Whether batch and chunk go with the degrees and each other, whatever the memory."""
+    stages = table.dp * table.pp
+    # Every sequence of a rank decodes a token a step: vLLM refuses a chunk that cannot hold them.
+    decoding = np.ceil(table.max_num_seqs / table.dp)
+    return {
         "batch_below_stages": (table.max_num_seqs - stages) / stages,
+        "chunk_below_batch": (table.max_num_batched_tokens - decoding) / decoding,
     }
+
+
+def least(margins: Margins) -> Floats:
+    """The worst of all rules, (n,)."""
+    return np.asarray(np.stack(list(margins.values())).min(axis=0))
 
 
 def speed_margins(estimates: EstimateTable, judged: EstimateTable, slo: Slo) -> Margins:
