@@ -84,7 +84,7 @@ def traffic(
                 f"{option} {value:g} must be a number above 0. Fix: 1 changes nothing."
             )
     made = Traffic(
-        trace=_trace(text, format_name=format_name, seed=seed),
+        trace=trace_of(text, format_name=format_name, seed=seed),
         window_s=(0.0, math.inf) if window is None else window_s(window),
         rate_scale=rate_scale,
         speed_up=speed_up,
@@ -102,7 +102,8 @@ def traffic(
     return made
 
 
-def _trace(text: str, *, format_name: str | None, seed: int) -> Trace | SyntheticTrace:
+def trace_of(text: str, *, format_name: str | None, seed: int) -> Trace | SyntheticTrace:
+    """A trace file, or one that is described. Raises InputError."""
     path = Path(text)
     if _exists(path):
         return open_trace(path, format=format_name, windows=WindowOptions(seed=seed))

@@ -36,6 +36,61 @@ class Found:
     calls: int
 
 
+class Memory:
+    """Strategies and what came of them, each once, in order."""
+
+    def __init__(self, space: ActionSpace) -> None:
+        self.space = space
+        self._rows: dict[bytes, int] = {}
+        self._actions: list[Ints] = []
+        self._judged: list[Judged] = []
+
+    def __len__(self) -> int:
+        return len(self._actions)
+
+    @property
+    def actions(self) -> Ints:
+        """Everything judged, (k, heads)."""
+        return np.asarray(self._actions, dtype=np.int64).reshape(-1, len(self.space.heads))
+
+    @property
+    def judged(self) -> Judged:
+        """What came of `actions`."""
+        if len(self._judged) != 1:
+            self._judged = [Judged.joined(self._judged)]
+        return self._judged[0]
+
+    def add(self, actions: Ints, judged: Judged) -> None:
+        """Take in strategies that are not known yet; known ones are left as they are."""
+        new = []
+        for row, action in enumerate(actions):
+            if self._rows.setdefault(_key(action), len(self._actions)) == len(self._actions):
+                self._actions.append(np.array(action, dtype=np.int64))
+                new.append(row)
+        if new:
+            self._judged.append(judged.take(np.asarray(new, dtype=np.int64)))
+
+    def find(self, actions: Ints) -> Ints:
+        """Where each strategy is, -1 where it is not known, (n,)."""
+        return np.asarray([self._rows.get(_key(a), -1) for a in actions], dtype=np.int64)
+
+    def recall(self, actions: Ints) -> tuple[Judged, Bools]:
+        """What is known of (n, heads) actions, and of which anything is."""
+        rows = self.find(actions)
+        if not len(self):
+            return Judged.nothing(len(actions)), rows >= 0
+        return self.judged.take(np.maximum(rows, 0)), rows >= 0
+
+    def unknown(self, actions: Ints, *, most: int) -> Ints:
+        """Rows of the first `most` different strategies that are not known."""
+        found: dict[bytes, int] = {}
+        for row, action in enumerate(actions):
+            key = _key(action)
+            if key not in self._rows and key not in found and len(found) < most:
+                found[key] = row
+        return np.asarray(list(found.values()), dtype=np.int64)
+
+
 class Archive:
     """Judges through `evaluator` until `budget` calls are spent, and keeps what came of them.
 
@@ -49,19 +104,13 @@ class Archive:
         evaluator: Evaluator,
         *,
         budget: int,
-        known: tuple[Ints, Judged] | None = None,
+        known: Memory | None = None,
         watch: Watch | None = None,
     ) -> None:
-        self._evaluator = evaluator
+        self.evaluator = evaluator
         self._watch = watch
-        self._rows: dict[bytes, int] = {}
-        self._actions: list[Ints] = []
-        self._judged = Judged.empty()
-        self._remembered: dict[bytes, int] = {}
-        self._answers = Judged.empty()
-        if known is not None:
-            self._remembered = {_key(action): row for row, action in enumerate(known[0])}
-            self._answers = known[1]
+        self._known = known or Memory(evaluator.space)
+        self.memory = Memory(evaluator.space)
         self.budget = budget
         self.calls = 0
         self.asked = 0
@@ -70,7 +119,7 @@ class Archive:
     @property
     def space(self) -> ActionSpace:
         """Which strategies there are."""
-        return self._evaluator.space
+        return self.evaluator.space
 
     @property
     def left(self) -> int:
@@ -84,13 +133,13 @@ class Archive:
 
     @property
     def actions(self) -> Ints:
-        """Everything judged, (calls, heads), in order."""
-        return np.asarray(self._actions, dtype=np.int64).reshape(-1, len(self.space.heads))
+        """Everything judged, (k, heads), in order."""
+        return self.memory.actions
 
     @property
     def judged(self) -> Judged:
         """What came of `actions`."""
-        return self._judged
+        return self.memory.judged
 
     def judge(self, actions: Ints) -> Judged:
         """What (n, heads) actions come to.
@@ -104,26 +153,16 @@ class Archive:
 
     def judge_some(self, actions: Ints) -> tuple[Judged, Bools]:
         """As far as the budget goes: what is known of (n, heads) actions, and of which."""
+        new = self.memory.unknown(actions, most=self.left)
+        if len(new):
+            self.add(actions[new], self._answers(actions[new]), asked=0)
         self.asked += len(actions)
-        keys = [_key(action) for action in actions]
-        new: dict[bytes, int] = {}
-        for row, key in enumerate(keys):
-            if key not in self._rows and key not in new and len(new) < self.left:
-                new[key] = row
-        if new:
-            self.add(actions[list(new.values())], self._answer(list(new), actions, new))
-        rows = np.asarray([self._rows.get(key, -1) for key in keys], dtype=np.int64)
-        if not len(self._judged):
-            nothing = np.zeros(len(actions))
-            return Judged(nothing, nothing + 1.0, nothing), rows >= 0
-        return self._judged.take(np.maximum(rows, 0)), rows >= 0
+        return self.memory.recall(actions)
 
-    def add(self, actions: Ints, judged: Judged) -> None:
-        """Take in what an evaluator said of `actions`, each one a call."""
-        for action in actions:
-            self._rows[_key(action)] = len(self._actions)
-            self._actions.append(np.asarray(action, dtype=np.int64))
-        self._judged = self._judged.followed_by(judged)
+    def add(self, actions: Ints, judged: Judged, *, asked: int) -> None:
+        """Take in what an evaluator said of `actions`, each one a call, of `asked` proposals."""
+        self.memory.add(actions, judged)
+        self.asked += asked
         for index in np.flatnonzero(judged.ok).tolist():
             value = float(judged.value[index])
             if self.best is None or value > self.best.value:
@@ -140,23 +179,16 @@ class Archive:
 
     def ranked(self, most: int) -> Ints:
         """Rows of the best judged, best first: by value where all is satisfied, then by misses."""
-        judged = self._judged
+        judged = self.judged
         order = np.lexsort((-judged.value, np.where(judged.ok, 0.0, judged.shortfall)))
         return np.asarray(order[:most], dtype=np.int64)
 
-    def _answer(self, keys: list[bytes], actions: Ints, rows: dict[bytes, int]) -> Judged:
-        """Answers for new strategies in the order of `keys`, remembered ones for nothing."""
-        unknown = [rows[key] for key in keys if key not in self._remembered]
-        fresh = self._evaluator.judge(actions[unknown]) if unknown else Judged.empty()
-        answers = self._answers.followed_by(fresh)
-        taken, place = [], len(self._answers)
-        for key in keys:
-            if key in self._remembered:
-                taken.append(self._remembered[key])
-            else:
-                taken.append(place)
-                place += 1
-        return answers.take(np.asarray(taken, dtype=np.int64))
+    def _answers(self, actions: Ints) -> Judged:
+        """The evaluator's answers to new strategies, remembered ones for nothing."""
+        unknown = self._known.unknown(actions, most=len(actions))
+        if len(unknown):
+            self._known.add(actions[unknown], self.evaluator.judge(actions[unknown]))
+        return self._known.recall(actions)[0]
 
 
 def _key(action: Ints) -> bytes:

@@ -1,9 +1,10 @@
-"""Which strategies does the policy look at? The best T so far, best first.
+"""Which strategies does the policy look at? The best T of different degrees, best first.
 
-A history that stands still keeps the policy where it is (article A, 5): half of it is then
-replaced by others that were judged and satisfy everything.
+Elites of different degrees (tp, dp, pp, ep) keep more than one hill in sight: the best strategies
+found are mostly variations of one. A history that stands still keeps the policy where it is
+(article A, 5): half of it is then replaced by the best of other degrees, drawn at random.
 
-Invariants: at most T, all different.
+Invariants: at most T, no two of the same degrees.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_search.archive import Archive
-from rl_search.space import ActionSpace
+from rl_search.space import DEGREES, ActionSpace
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -34,16 +35,21 @@ class Elites:
     @classmethod
     def of(cls, archive: Archive, *, size: int = SIZE) -> Elites:
         """The best of everything judged."""
-        return cls._rows(archive, archive.ranked(size), size)
+        return cls._rows(archive, _best_of_each(archive)[:size], size)
 
     @classmethod
     def shaken(cls, archive: Archive, rng: np.random.Generator, *, size: int = SIZE) -> Elites:
-        """The better half of the best, and others of the better half of what satisfies all."""
-        rows = archive.ranked(len(archive.judged))
-        rows = rows[archive.judged.ok[rows]] if archive.judged.ok.any() else rows
-        kept, pool = rows[: size - size // 2], rows[size : max(size, len(rows) // 2)]
-        drawn = rng.choice(pool, size=min(size // 2, len(pool)), replace=False)
-        return cls._rows(archive, np.concatenate([kept, np.sort(drawn)]).astype(np.int64), size)
+        """The better half of the best, and others at random."""
+        rows = _best_of_each(archive)
+        kept, others = rows[: size - size // 2], rows[size - size // 2 :]
+        drawn = rng.choice(others, size=min(size // 2, len(others)), replace=False)
+        return cls._rows(archive, np.concatenate([kept, drawn]).astype(np.int64), size)
+
+    @classmethod
+    def none(cls, space: ActionSpace, *, size: int = SIZE) -> Elites:
+        """Before anything was judged."""
+        nothing = np.zeros(0)
+        return cls(np.zeros((0, len(space.heads)), dtype=np.int64), nothing, nothing, size)
 
     @classmethod
     def _rows(cls, archive: Archive, rows: Ints, size: int) -> Elites:
@@ -62,6 +68,14 @@ class Elites:
                 1.0,
             )
         return made
+
+
+def _best_of_each(archive: Archive) -> Ints:
+    """Rows of the best strategy of each degrees, best first."""
+    rows = archive.ranked(len(archive.judged))
+    degrees = archive.actions[rows][:, : len(DEGREES)]
+    _, first = np.unique(degrees, axis=0, return_index=True)
+    return np.asarray(rows[np.sort(first)], dtype=np.int64)
 
 
 def features(space: ActionSpace) -> int:

@@ -9,6 +9,7 @@ Invariant: a strategy that `exact` accepts has shortfall 0 and the value it has 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Protocol
 
@@ -20,7 +21,7 @@ from cluster.model.layout import LayoutTable
 from cluster.model.rules import check_layouts
 from rl_search.estimate_rows import spliced, taken
 from rl_search.judged import judged_by
-from rl_search.margins import memory_margins, speed_margins
+from rl_search.margins import Margins, least, memory_margins, speed_margins
 from rl_search.question import Priority, Question, score
 from rl_search.sharded_estimate import memory_of, resharded
 from rl_search.space import ActionSpace
@@ -28,6 +29,8 @@ from rl_search.space import ActionSpace
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+
+MOST = 100.0  # a hundred times over a limit is no different from more
 
 
 @dataclass(frozen=True)
@@ -55,19 +58,20 @@ class Judged:
         """Some of them."""
         return Judged(*(getattr(self, column.name)[rows] for column in fields(self)))
 
-    @classmethod
-    def empty(cls) -> Judged:
-        """Of no strategies."""
-        return cls(np.zeros(0), np.zeros(0), np.zeros(0))
-
     def followed_by(self, other: Judged) -> Judged:
         """These, then the others."""
-        return Judged(
-            *(
-                np.concatenate([getattr(self, column.name), getattr(other, column.name)])
-                for column in fields(self)
-            )
-        )
+        return Judged.joined([self, other])
+
+    @classmethod
+    def nothing(cls, n: int) -> Judged:
+        """Of n strategies about which nothing is known."""
+        return cls(np.zeros(n), np.ones(n), np.zeros(n))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Judged]) -> Judged:
+        """All of the parts, in order."""
+        columns = ([getattr(part, column.name) for part in parts] for column in fields(cls))
+        return cls(*(np.concatenate([np.zeros(0), *column]) for column in columns))
 
 
 class Evaluator(Protocol):
@@ -92,22 +96,42 @@ class CostModel:
 
     def judge(self, actions: Ints) -> Judged:
         """One call of the vectorised model for those that keep the rules of a layout."""
-        question, table = self.space.question, self.space.decode(actions)
-        report = check_layouts(
-            question.model, question.group, table, cross_domain_tp=question.cross_domain_tp
-        )
-        shortfall, value, bubble = report.shortfall, np.zeros(len(table)), np.zeros(len(table))
-        broken = ~report.ok | ~self.space.contains(actions)
-        # A dim that tp does not divide breaks no rule of a layout; it is as wrong as one.
-        shortfall = np.where(broken, np.maximum(shortfall, 1.0), shortfall)
-        rows = np.flatnonzero(~broken)
+        table, shortfall, rows = kept(self.space, actions)
+        question, value, bubble = self.space.question, np.zeros(len(table)), np.zeros(len(table))
         if len(rows):
-            kept = table.take(rows)
-            estimates = estimate_own(question, kept)
-            shortfall[rows] = _shortfall(question, kept, estimates)
+            table = table.take(rows)
+            estimates = estimate_own(question, table)
+            margins = memory_margins(
+                table, estimates.memory, max_model_len=question.max_model_len
+            ) | _speed_margins(question, table, estimates)
+            shortfall[rows] = missed(margins)
             value[rows] = score(estimates, self.priority)
-            bubble[rows] = estimates.parts["bubble"] / estimates.tpot_s
+            bubble[rows] = waiting(estimates)
         return Judged(value, shortfall, bubble)
+
+
+def kept(space: ActionSpace, actions: Ints) -> tuple[LayoutTable, Floats, Ints]:
+    """The layouts of `actions`, by how much they break rules, and the rows that break none."""
+    question, table = space.question, space.decode(actions)
+    report = check_layouts(
+        question.model, question.group, table, cross_domain_tp=question.cross_domain_tp
+    )
+    broken = ~report.ok | ~space.contains(actions)
+    # A dim that tp does not divide breaks no rule of a layout; it is as wrong as one.
+    shortfall = np.where(broken, np.maximum(report.shortfall, 1.0), report.shortfall)
+    return table, shortfall, np.flatnonzero(~broken)
+
+
+def missed(margins: Margins) -> Floats:
+    """How far off all margins together are, 0 where every rule holds, (n,)."""
+    total = -np.minimum(np.stack(list(margins.values())), 0.0).sum(axis=0)
+    # What cannot be told, as of weights alone beyond the memory, is as wrong as can be.
+    return np.asarray(np.where(np.isfinite(total), np.minimum(total, MOST), MOST))
+
+
+def waiting(estimates: EstimateTable) -> Floats:
+    """The share of a token's time that pipeline stages wait, (n,)."""
+    return np.asarray(estimates.parts["bubble"] / estimates.tpot_s)
 
 
 def estimate_own(question: Question, table: LayoutTable) -> EstimateTable:
@@ -122,14 +146,14 @@ def estimate_own(question: Question, table: LayoutTable) -> EstimateTable:
     own, megatron = table.take(rows), taken(plain, rows)
     memory = memory_of(setting, own, headroom=question.headroom)
     margins = memory_margins(own, memory, max_model_len=question.max_model_len)
-    full = np.flatnonzero(np.stack(list(margins.values())).min(axis=0) < 0.0)
+    full = np.flatnonzero(least(margins) < 0.0)
     if len(full):
         other = setting.estimate_full(own.take(full), headroom=question.headroom)
         megatron = spliced(megatron, full, other)
     return spliced(plain, rows, resharded(setting, own, megatron))
 
 
-def _shortfall(question: Question, table: LayoutTable, estimates: EstimateTable) -> Floats:
+def _speed_margins(question: Question, table: LayoutTable, estimates: EstimateTable) -> Margins:
     judged = judged_by(
         question.statistic,
         estimates,
@@ -140,12 +164,4 @@ def _shortfall(question: Question, table: LayoutTable, estimates: EstimateTable)
         coefficients=question.coefficients,
         serving=question.serving,
     )
-    margins = memory_margins(
-        table, estimates.memory, max_model_len=question.max_model_len
-    ) | speed_margins(estimates, judged, question.slo)
-    missed = -np.minimum(np.stack(list(margins.values())), 0.0).sum(axis=0)
-    # What cannot be told, as of weights alone beyond the memory, is as wrong as can be.
-    return np.asarray(np.where(np.isfinite(missed), np.minimum(missed, _MOST), _MOST))
-
-
-_MOST = 100.0  # a hundred times over a limit is no different from more
+    return speed_margins(estimates, judged, question.slo)

@@ -19,11 +19,12 @@ from cluster.costmodel.distributions import Statistic
 from cluster.costmodel.estimate import EstimateTable
 from cluster.errors import InfeasibleError
 from cluster.model.hardware import NodeGroup
-from cluster.model.layout import Layout
+from cluster.model.layout import Layout, LayoutTable
 from cluster.model.model_spec import ModelSpec
 from cluster.model.plan import Plan, PoolSection
 from cluster.model.workload import Slo
 from rl_search.enumeration import options_for
+from rl_search.evaluator import estimate_own
 from rl_search.exact import Evaluated, evaluate, ranked
 from rl_search.pareto import frontier
 from rl_search.plan_writer import PoolRequest, plan_of, pool_bytes, pool_of
@@ -117,6 +118,29 @@ def make_plan(request: PlanRequest) -> PlanResult:
         satisfying=sum(int(item.ok.sum()) for item in evaluated),
         rejections=rejections,
     )
+
+
+def row_of(request: PlanRequest, layout: Layout) -> RankedRow:
+    """A layout found by other means on the request's only group, with its estimate."""
+    group = request.cluster.groups[0]
+    question = question_of(request)
+    return RankedRow(
+        model=request.model,
+        layout=layout,
+        group=group,
+        estimates=estimate_own(question, LayoutTable.from_layouts([layout])),
+        index=0,
+    )
+
+
+def plan_of_row(request: PlanRequest, row: RankedRow) -> Plan:
+    """The plan that serves a layout, without a light pool."""
+    return _plan(request, row, None, 0)
+
+
+def question_of(request: PlanRequest) -> Question:
+    """The request as a question on its only group."""
+    return _question(request, request.model, request.cluster.groups[0])
 
 
 def _candidates(request: PlanRequest) -> tuple[list[_Candidate], list[str]]:

@@ -20,7 +20,7 @@ the masks, and every layout that `exact` can pick is one of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -37,7 +37,7 @@ from cluster.model.model_spec import ModelSpec
 from cluster.model.rules import check_layouts, tp_groups
 from rl_search.dims_room import may_fit
 from rl_search.enumeration import Space, expand, strategies
-from rl_search.margins import memory_margins
+from rl_search.margins import least, limit_margins, memory_margins
 from rl_search.operator_dims import DIMS, named
 from rl_search.question import Question
 from rl_search.sharded_estimate import Setting, memory_of
@@ -164,6 +164,14 @@ class ActionSpace:
             state = self.follow(head, state, fixed[:, head])
         return fixed
 
+    def frozen(self, names: Collection[str]) -> ActionSpace:
+        """The same heads, those of `names` held at the least value there is after every prefix."""
+        first = [
+            allowed & (allowed.cumsum(axis=1) == 1) if head.name in names else allowed
+            for head, allowed in zip(self.heads, self.allow, strict=True)
+        ]
+        return replace(self, allow=tuple(first))
+
     def sample(self, rng: np.random.Generator, n: int) -> Ints:
         """Strategies drawn head by head, uniformly from what the masks allow, (n, heads)."""
         actions = np.zeros((n, len(self.heads)), dtype=np.int64)
@@ -262,10 +270,10 @@ def _may_hold(question: Question, setting: Setting, table: LayoutTable) -> Bools
     """Rows that fit under default dims, or might under others."""
     memory = memory_of(setting, table, headroom=question.headroom)
     margins = memory_margins(table, memory, max_model_len=question.max_model_len)
-    fits = np.stack(list(margins.values())).min(axis=0) >= 0.0
+    fits = least(margins) >= 0.0
     if question.options.space is not Space.ANY:
         return np.asarray(fits)
-    fits |= (margins["batch_below_stages"] >= 0.0) & may_fit(
+    fits |= (least(limit_margins(table)) >= 0.0) & may_fit(
         setting, table, memory, max_model_len=question.max_model_len
     )
     return np.asarray(fits)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from cluster.model.formats import NumberFormat
 
@@ -35,6 +36,14 @@ class Device:
     kind: str = "gpu"  # "gpu" or "cpu": which Ray resource a bundle asks for
     source: str = ""
     domain_spans_nodes: bool = False
+
+    def __getstate__(self) -> dict[str, object]:
+        # Read-only mappings are not pickled, and devices travel to the workers of a search.
+        return {**self.__dict__, "flops": dict(self.flops)}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self.__dict__["flops"] = MappingProxyType(self.__dict__["flops"])
 
 
 @dataclass(frozen=True, kw_only=True)

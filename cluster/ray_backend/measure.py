@@ -11,6 +11,7 @@ anything is timed; nothing waits longer than the budget and a start-up allowance
 from __future__ import annotations
 
 import importlib.util
+import os
 import platform
 import socket
 import time
@@ -263,17 +264,22 @@ def _gather(
     return [answers[ref] for ref in pending]
 
 
+_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # set by Ray in the processes of a job
+
+
 @contextmanager
 def connected(address: str) -> Iterator[None]:
     """Connected to the running cluster at `address`; this code travels to its nodes.
 
+    Within a Ray job the job's own runtime environment counts: what it was submitted with.
     Raises UnavailableError where nothing answers there.
     """
+    travels = {"working_dir": str(_REPOSITORY), "excludes": [".venv", ".git"]}
     try:
         ray.init(
             address=address,
             log_to_driver=False,
-            runtime_env={"working_dir": str(_REPOSITORY), "excludes": [".venv", ".git"]},
+            runtime_env=None if _JOB in os.environ else travels,
         )
     except (ConnectionError, ValueError) as error:
         raise UnavailableError(

@@ -28,8 +28,8 @@ from typing import Any, Self
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from cluster.errors import InputError, ShardwiseError, UnavailableError
-from cluster.sim.task import SimTask, Summary, run_task
+from cluster.errors import InputError, UnavailableError
+from cluster.sim.task import Result, SimTask, TaskFailed, attempt_task
 from cluster.traces.request import TraceRequest
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
@@ -38,15 +38,6 @@ _CALLS = 2  # of an actor: the one it is at, and the next
 _REASON = 200  # characters of Ray's words on a death
 _SHARES = 4  # a call takes at most this part of an actor's share of what is left
 
-
-@dataclass(frozen=True, kw_only=True)
-class TaskFailed:
-    """A task without a summary, and why."""
-
-    message: str
-
-
-Result = Summary | TaskFailed
 Progress = Callable[[int, int], None]
 
 
@@ -90,15 +81,10 @@ class SimPool:
         most: int = 32,
         start_s: float = 120.0,
     ) -> None:
-        if not ray.is_initialized():
-            raise UnavailableError(
-                "not connected to a Ray cluster, so there is none to simulate on. Fix: connect to "
-                "one (--address), or start one on this machine."
-            )
-        size = max(1, int(ray.cluster_resources().get("CPU", 0))) if actors is None else actors
+        check_connected()
+        size = cluster_size()[1] if actors is None else actors
         for name, value in (("actors", size), ("attempts", attempts), ("tasks a call", most)):
-            if value < 1:
-                raise InputError(f"a simulator pool with {value} {name}; there must be at least 1.")
+            check_some(name, value)
         self._size, self._attempts, self._most, self._start_s = size, attempts, most, start_s
         self._trace = ray.put(tuple(requests))
         self._workers: list[_Worker] = []
@@ -205,7 +191,7 @@ class SimPool:
             self._workers.append(_Worker.start(self._trace))
         elif not self._workers:
             raise UnavailableError(
-                f"no simulator actor starts on the cluster: {_reason(error)} Fix: see that the "
+                f"no simulator actor starts on the cluster: {reason_of(error)} Fix: see that the "
                 "Python environment of Ray's workers has this package and its dependencies."
             ) from error
 
@@ -221,13 +207,7 @@ class SimulatorActor:
 
     def run(self, tasks: Sequence[SimTask]) -> list[Result]:
         """One result a task, in order."""
-        return [self._run(task) for task in tasks]
-
-    def _run(self, task: SimTask) -> Result:
-        try:
-            return run_task(task, self._requests)
-        except ShardwiseError as error:
-            return TaskFailed(message=str(error))
+        return [attempt_task(task, self._requests) for task in tasks]
 
 
 @dataclass(frozen=True)
@@ -317,8 +297,8 @@ class _Work:
         else:
             message = (
                 f"the process that ran it died, {deaths} time(s) of {self._attempts}. "
-                f"{_reason(error)} Fix: give it more memory; if it dies with that too, its driver "
-                "or the simulator crashes."
+                f"{reason_of(error)} Fix: give it more memory; if it dies with that too, its "
+                "driver or the simulator crashes."
             )
             self._found[batch.numbers[0]] = TaskFailed(message=message)
 
@@ -332,7 +312,28 @@ def _batches(total: int, *, actors: int, most: int) -> Iterator[_Batch]:
         begin += size
 
 
-def _reason(error: RayError) -> str:
+def cluster_size() -> tuple[int, int]:
+    """Nodes and CPUs of the cluster this process is connected to."""
+    nodes = sum(bool(node["Alive"]) for node in ray.nodes())
+    return nodes, max(1, int(ray.cluster_resources().get("CPU", 0)))
+
+
+def check_connected() -> None:
+    """Raise UnavailableError without Ray."""
+    if not ray.is_initialized():
+        raise UnavailableError(
+            "not connected to a Ray cluster, so there is none to simulate on. Fix: connect to "
+            "one (--address), or start one on this machine."
+        )
+
+
+def check_some(name: str, value: int) -> None:
+    """Raise InputError for less than 1."""
+    if value < 1:
+        raise InputError(f"a simulator pool with {value} {name}; there must be at least 1.")
+
+
+def reason_of(error: RayError) -> str:
     """The last of Ray's words, which tell the cause, in one short line ended by a full stop."""
     last = str(error).strip().rpartition("\n")[2]
     return shorten(last.rstrip("."), _REASON, placeholder=" …") + "."

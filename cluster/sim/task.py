@@ -1,17 +1,18 @@
 """What is one simulation of many, and what is kept of it? A task that travels, and plain numbers.
 
 A task holds all that tells one run from another on the same trace; a summary what a search, a
-report or a JSON file needs of its outcome. Both are pickled between processes.
+report or a JSON file needs of its outcome. A task without a summary has failed, and says why. All
+are pickled between processes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from cluster.errors import ConfigError
+from cluster.errors import ConfigError, ShardwiseError
 from cluster.sim.driver import Driver
 from cluster.sim.histogram import Histogram
 from cluster.sim.job import NEVER
@@ -19,6 +20,7 @@ from cluster.sim.record import Outcome
 from cluster.sim.setup import Setup
 from cluster.sim.simulation import Simulation
 from cluster.traces.request import TraceRequest
+from cluster.traces.scaling import scale_rate
 
 _PREEMPTIONS = "preemptions"
 
@@ -28,6 +30,7 @@ class SimTask:
     """One run of a setup on whatever trace there is.
 
     `concurrency`: so many requests are always in flight, instead of the trace's arrival times.
+    `speed_up`: the trace at so many times its rate; `until_s` is not of the trace, but of the run.
     `driver` makes the one who steers, where the task runs; nobody steers without it.
     """
 
@@ -35,6 +38,7 @@ class SimTask:
     seed: int = 0
     concurrency: int | None = None
     until_s: float = NEVER
+    speed_up: float = 1.0
     driver: Callable[[], Driver] | None = None
 
     def __post_init__(self) -> None:
@@ -51,6 +55,13 @@ class SimTask:
                 field="until_s",
                 problem=f"is {self.until_s:g}, it must be more than 0 seconds.",
                 fix="leave it out to run until every request is at its end.",
+            )
+        if not 0.0 < self.speed_up < math.inf:
+            raise ConfigError(
+                source="simulation",
+                field="speed_up",
+                problem=f"is {self.speed_up:g}, it must be a finite number above 0.",
+                fix="leave it out to let requests come when the trace says.",
             )
 
 
@@ -112,10 +123,31 @@ class Summary:
         return asdict(self)
 
 
+@dataclass(frozen=True, kw_only=True)
+class TaskFailed:
+    """A task without a summary, and why."""
+
+    message: str
+
+
+Result = Summary | TaskFailed
+Run = Callable[[Sequence[SimTask]], list[Result]]  # of tasks on one trace, results in their order
+
+
+def attempt_task(task: SimTask, requests: Iterable[TraceRequest]) -> Result:
+    """`run_task`, where an error meant for users is the task's own failure."""
+    try:
+        return run_task(task, requests)
+    except ShardwiseError as error:
+        return TaskFailed(message=str(error))
+
+
 def run_task(task: SimTask, requests: Iterable[TraceRequest]) -> Summary:
     """Simulate a task on a trace. Raises InputError where its setup or driver does."""
     driver = task.driver() if task.driver is not None else None
     simulation = Simulation(task.setup, driver=driver, seed=task.seed)
+    if task.speed_up != 1.0:
+        requests = scale_rate(requests, task.speed_up)
     if task.concurrency is None:
         return summarise(simulation.run(requests, until_s=task.until_s))
     return summarise(

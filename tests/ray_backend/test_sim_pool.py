@@ -14,10 +14,10 @@ import pytest
 ray = pytest.importorskip("ray", reason="needs the serve extra")
 
 from cluster.errors import InputError, UnavailableError  # noqa: E402
-from cluster.ray_backend.sim_pool import SimPool, TaskFailed, local_ray  # noqa: E402
+from cluster.ray_backend.sim_pool import SimPool, local_ray  # noqa: E402
 from cluster.sim.driver import Unsteered  # noqa: E402
 from cluster.sim.setup import Setup  # noqa: E402
-from cluster.sim.task import SimTask, Summary, run_task  # noqa: E402
+from cluster.sim.task import SimTask, Summary, TaskFailed, run_task  # noqa: E402
 from cluster.traces.request import TraceRequest  # noqa: E402
 from tests.sim.test_task import POOL, REQUESTS, SETUP, one_more  # noqa: E402
 
