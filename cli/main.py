@@ -18,6 +18,7 @@ from cli import (
     export,
     plan,
     replay,
+    search,
     setup,
     simulate,
     status,
@@ -36,6 +37,9 @@ app = typer.Typer(
 )
 
 app.command("plan", help="Find the layout for a model, a cluster and an SLO.")(plan.command)
+app.command("search", help="Find the layout by learning, or by a method to compare with.")(
+    search.command
+)
 app.command("compare", help="Compare a model on several clusters.")(compare.command)
 app.command("simulate", help="Simulate plans under a trace of requests.")(simulate.command)
 app.command("check", help="Explain what is wrong with a plan.")(check.command)
