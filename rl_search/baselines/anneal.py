@@ -6,8 +6,8 @@ step at once, because a batch of eight takes the evaluator hardly longer than on
 has stood still restarts from one of the best strategies so far, which also brings the walkers
 together when it gets cold; one that finds nothing new even so restarts anywhere.
 
-The settings were chosen on the two 64-device cases of `bench/search_cases.py`: half as many
-walkers are no better and take twice as long, twice as many have too few steps each.
+The settings were chosen on the two 64-device cases of `bench/search_cases.py`: twice as many
+walkers have too few steps each, and what ends at T = 0.02 has not settled.
 
 Invariant: ends when the budget is spent, or when nothing new comes.
 """

@@ -15,10 +15,10 @@
 5. Experts across nodes hold the model in fewer stages: data parallelism is raised for as long as
    it takes stages away.
 
-Rules 1 to 5 fix at most a few grids. Of each, all limits are judged that memory has room for, which
-is told by a formula, as for the masks; the best that satisfies everything is the answer. Where
-nothing does, stages grow, then data parallelism, then tensor parallelism shrinks, until something
-does.
+Rules 1 to 5 fix two to sixteen grids. Of each, all limits are judged that memory has room for,
+which is told by a formula, as for the masks; the best that satisfies everything is the answer.
+Where nothing does, stages grow, then data parallelism, then tensor parallelism shrinks, until
+something does.
 
 Invariants: Megatron's dims; tp within the scale-up domain; nothing is drawn: no seed matters.
 """
