@@ -1,10 +1,13 @@
-"""Which strategies does the policy look at? The best T of different degrees, best first.
+"""Which strategies does the policy look at? For every sample of a round a history of T, best first.
 
-Elites of different degrees (tp, dp, pp, ep) keep more than one hill in sight: the best strategies
-found are mostly variations of one. A history that stands still keeps the policy where it is
-(article A, 5): half of it is then replaced by the best of other degrees, drawn at random.
+Most samples see the best strategies of one choice of degrees (tp, dp, pp, ep), drawn from the
+choices whose best is best; the others see the best of T different choices. So several hills are
+climbed at once, each from its own best, and none is left because another was found first
+(MAP-Elites, arXiv:1504.04909, with the degrees as niches). A history that stands still keeps the
+policy where it is (article A, 5): half of it is then replaced by the best of other degrees, at
+random.
 
-Invariants: at most T, no two of the same degrees.
+Invariants: at most T, all different; the same seed draws the same histories.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
 SIZE = 4
+NICHES = 8  # choices of degrees that are climbed at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +48,33 @@ class Elites:
         kept, others = rows[: size - size // 2], rows[size - size // 2 :]
         drawn = rng.choice(others, size=min(size // 2, len(others)), replace=False)
         return cls._rows(archive, np.concatenate([kept, drawn]).astype(np.int64), size)
+
+    @classmethod
+    def drawn(
+        cls,
+        archive: Archive,
+        rng: np.random.Generator,
+        samples: int,
+        *,
+        together: Elites,
+        apart: float,
+    ) -> tuple[Elites, ...]:
+        """A history per sample: of one choice of degrees for a share `apart`, else `together`."""
+        size = together.size
+        rows = archive.ranked(len(archive.judged))
+        degrees = archive.actions[rows][:, : len(DEGREES)]
+        _, first, which = np.unique(degrees, axis=0, return_index=True, return_inverse=True)
+        niches = np.argsort(first)[:NICHES]
+        own = {
+            int(niche): cls._rows(archive, rows[which.reshape(-1) == niche][:size], size)
+            for niche in niches
+        }
+        picked = niches[rng.integers(len(niches), size=samples)]
+        alone = rng.random(samples) < apart
+        return tuple(
+            own[int(niche)] if is_alone else together
+            for niche, is_alone in zip(picked, alone, strict=True)
+        )
 
     @classmethod
     def none(cls, space: ActionSpace, *, size: int = SIZE) -> Elites:

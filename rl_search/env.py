@@ -53,9 +53,9 @@ class Game:
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """What a round begins with: the history, the best so far, and how many calls are left."""
+    """What a round begins with: a history per sample, the best so far, and the calls left."""
 
-    elites: Elites
+    elites: tuple[Elites, ...]
     best: float | None
     left: int
 
@@ -70,7 +70,7 @@ class News:
 
 
 class StrategyVectorEnv(VectorEnv[Seen, Ints, Any]):
-    """n samples that see one history; a step is one call of the evaluator."""
+    """n samples, each with its history; a step is one call of the evaluator."""
 
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012 - as gymnasium has it
 
@@ -83,7 +83,8 @@ class StrategyVectorEnv(VectorEnv[Seen, Ints, Any]):
         )
         self.action_space = gym.vector.utils.batch_space(self.single_action_space, num_envs)
         self.memory = Memory(game.space)
-        self._turn = Turn(elites=Elites.none(game.space, size=game.elites), best=None, left=2**31)
+        nothing = Elites.none(game.space, size=game.elites)
+        self._turn = Turn(elites=(nothing,) * num_envs, best=None, left=2**31)
         self._told, self._asked = 0, 0
 
     def begin(self, turn: Turn, news: News) -> None:
@@ -124,8 +125,11 @@ class StrategyVectorEnv(VectorEnv[Seen, Ints, Any]):
         return self._seen(), rewards, never, never, {}
 
     def _seen(self) -> Seen:
-        seen = self._turn.elites.seen(self.game.space, best=self._turn.best)
-        return np.repeat(seen[None], self.num_envs, axis=0)
+        turn, made = self._turn, {}
+        for elites in turn.elites:
+            if id(elites) not in made:  # many samples have the same
+                made[id(elites)] = elites.seen(self.game.space, best=turn.best)
+        return np.stack([made[id(elites)] for elites in turn.elites])
 
 
 class StrategyEnv(gym.Env[Seen, Ints]):

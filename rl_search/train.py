@@ -53,6 +53,7 @@ class PpoOptions:
     """The settings. `samples` a round, over all env runners; `runners` 0: in this process.
 
     `tau`: a chunk ends when every head's largest probability reaches it, above 1 never.
+    `apart`: the share of samples that see one choice of degrees alone.
     `stagnation`: rounds without a better strategy before half the history is replaced.
     `curriculum`: the first chunk chooses tp alone, the second dp and ep too, the others all.
     """
@@ -61,6 +62,7 @@ class PpoOptions:
     chunks: int = 5
     tau: float = 0.95
     elites: int = SIZE
+    apart: float = 0.8
     stagnation: int = 3
     top: float = 0.2
     learning_rate: float = 1e-3
@@ -172,11 +174,10 @@ class _Table:
         """One round: propose, judge, learn; then what went wrong is put right."""
         archive, options = self._archive, self._options
         good = self.learner(lambda learner: learner.state())
-        history = self._history(before)
         calls, best = archive.calls, archive.best
         value = None if best is None else best.value
         seed = _mixed(self._seed, before.chunk, before.number)
-        self._send(history, value, seed=seed)
+        self._send(self._histories(before), value, seed=seed)
         self._algorithm.train()
         nodes = self._receive()
         nans = before.nans
@@ -204,17 +205,20 @@ class _Table:
         """`act` on the learner, its weights then given to the env runners."""
         return self._algorithm.learner_group.foreach_learner(act).result_or_errors[0].get()
 
-    def _history(self, before: Round) -> Elites:
-        archive, size = self._archive, self._options.elites
+    def _histories(self, before: Round) -> tuple[Elites, ...]:
+        """One for each sample of the next round."""
+        archive, options = self._archive, self._options
         if not archive.calls:
-            return Elites.none(archive.space, size=size)
-        if before.still < self._options.stagnation:
-            return Elites.of(archive, size=size)
+            return (Elites.none(archive.space, size=options.elites),) * options.samples
         rng = np.random.default_rng([self._seed, before.chunk, before.number])
-        return Elites.shaken(archive, rng, size=size)
+        if before.still < options.stagnation:
+            together = Elites.of(archive, size=options.elites)
+        else:
+            together = Elites.shaken(archive, rng, size=options.elites)
+        return Elites.drawn(archive, rng, options.samples, together=together, apart=options.apart)
 
-    def _send(self, history: Elites, best: float | None, *, seed: int) -> None:
-        """The turn to every env runner: weights, the history, its share of the calls, the past."""
+    def _send(self, histories: tuple[Elites, ...], best: float | None, *, seed: int) -> None:
+        """The turn to every env runner: weights, histories, its share of the calls, the past."""
         archive, group = self._archive, self._algorithm.env_runner_group
         # RLlib gives weights on by the number of updates, which knows of no fresh network.
         weights = self.learner(lambda learner: learner.state())["weights"]
@@ -223,10 +227,12 @@ class _Table:
         share, rest = divmod(archive.left, len(playing))
 
         def begin(runner: Any) -> None:
-            index = runner.worker_index
+            index, samples = runner.worker_index, runner.num_envs
+            first = samples * max(0, index - 1)
             torch.manual_seed(_mixed(seed, index))
             more = index in playing[:rest]
-            turn = Turn(elites=history, best=best, left=share + more)
+            own = histories[first : first + samples]
+            turn = Turn(elites=own, best=best, left=share + more)
             runner.module.network.load_state_dict(weights)
             runner.env.unwrapped.begin(turn, known)
             runner._needs_initial_reset = True  # what it has seen last is not this history

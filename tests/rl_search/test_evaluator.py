@@ -192,6 +192,22 @@ def test_elites_are_the_best_of_different_degrees(seed, size):
     assert len(np.unique(shaken.actions[:, : len(DEGREES)], axis=0)) == len(shaken.actions) <= size
 
 
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.5, 1.0]))
+def test_samples_climb_different_hills_from_their_own_best(seed, apart):
+    archive = archive_of(80, seed)
+    together = Elites.of(archive)
+    drawn = Elites.drawn(archive, np.random.default_rng(seed), 40, together=together, apart=apart)
+    again = Elites.drawn(archive, np.random.default_rng(seed), 40, together=together, apart=apart)
+    assert all((a.actions == b.actions).all() for a, b in zip(drawn, again, strict=True))
+    alone = [elites for elites in drawn if elites is not together]
+    assert len(alone) == {0.0: 0, 1.0: 40}.get(apart, len(alone))
+    for elites in alone:
+        assert len(np.unique(elites.actions[:, : len(DEGREES)], axis=0)) == 1
+        assert len(np.unique(elites.actions, axis=0)) == len(elites.actions) <= 4
+    assert len({id(elites) for elites in alone}) <= 8
+
+
 def test_what_the_policy_sees_tells_the_choices_and_who_is_there():
     archive = archive_of(40)
     space, best = archive.space, archive.best

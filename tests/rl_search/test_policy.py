@@ -141,7 +141,7 @@ def test_a_round_tells_what_was_judged_once_and_keeps_to_its_calls():
     nothing = Memory(SPACE)
     nothing.add(known[:2], evaluator.judge(known[:2]))
     evaluator.batches.clear()
-    turn = Turn(elites=Elites.none(SPACE), best=None, left=3)
+    turn = Turn(elites=(Elites.none(SPACE),) * 8, best=None, left=3)
     env.begin(turn, News(actions=nothing.actions, judged=nothing.judged, asked=0))
     env.reset()
     _, rewards, *_ = env.step(known)
