@@ -27,13 +27,14 @@ from bench.search_tables import (
     ABLATIONS,
     METHODS,
     TAUS,
+    Variant,
     print_ablations,
     print_comparison,
     print_tau,
 )
 
 BUDGET = 2000
-LONG = 10 * BUDGET  # what random gets too, to see how many times more it needs
+LONGER = 10  # times the budget for random too, to see how many times more it needs
 NEAR = ("1.2T on 64", "1.6T on 64")
 Run = dict[str, Any]
 
@@ -46,12 +47,14 @@ def comparison(seeds: int, *, names: Iterable[str], budget: int) -> list[Job]:
         for name in names:
             jobs += [Job(case=name, method=method, seed=seed, budget=budget) for method in METHODS]
             if name in NEAR:
-                jobs.append(Job(case=name, method="random", seed=seed, budget=10 * budget))
+                jobs.append(Job(case=name, method="random", seed=seed, budget=LONGER * budget))
     return jobs
 
 
-def early_stop(seeds: int, *, names: Iterable[str], budget: int) -> list[Job]:
-    """PPO at each tau."""
+def variants(
+    listed: Sequence[Variant], seeds: int, *, names: Iterable[str], budget: int
+) -> list[Job]:
+    """PPO with each of the settings listed."""
     return [
         Job(
             case=name,
@@ -63,25 +66,7 @@ def early_stop(seeds: int, *, names: Iterable[str], budget: int) -> list[Job]:
             network=network,
         )
         for name in names
-        for label, settings, network in TAUS
-        for seed in range(seeds)
-    ]
-
-
-def ablations(seeds: int, *, names: Iterable[str], budget: int) -> list[Job]:
-    """PPO without one piece at a time."""
-    return [
-        Job(
-            case=name,
-            method="ppo",
-            seed=seed,
-            budget=budget,
-            variant=label,
-            settings=settings,
-            network=network,
-        )
-        for name in names
-        for label, settings, network in ABLATIONS
+        for label, settings, network in listed
         for seed in range(seeds)
     ]
 
@@ -163,7 +148,7 @@ def _tau(options: argparse.Namespace, results: Results) -> None:
     names = names[:1] if options.quick else names
     jobs = [
         *(Job(case=name, method=m, seed=0, budget=budget) for name in names for m in _REFERENCES),
-        *early_stop(seeds, names=names, budget=budget),
+        *variants(TAUS, seeds, names=names, budget=budget),
     ]
     print_tau(run_all(jobs, results, workers=options.workers))
 
@@ -174,7 +159,7 @@ def _ablate(options: argparse.Namespace, results: Results) -> None:
     names = names[:1] if options.quick else names
     jobs = [
         *(Job(case=name, method=m, seed=0, budget=budget) for name in names for m in _REFERENCES),
-        *ablations(seeds, names=names, budget=budget),
+        *variants(ABLATIONS, seeds, names=names, budget=budget),
     ]
     print_ablations(run_all(jobs, results, workers=options.workers))
 

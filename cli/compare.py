@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 
 from cli.compare_plots import write_comparison
-from cli.console import duration_s, milliseconds, out, resolve_cluster, table
+from cli.console import milliseconds, out, resolve_cluster, table
 from cli.plots import check_ending
 from cli.question_options import (
     IslOption,
@@ -26,11 +26,12 @@ from cli.question_options import (
     SpaceOption,
     TpotOption,
     TtftOption,
+    slo_of,
 )
 from cluster.errors import InfeasibleError, InputError
 from cluster.model.catalogue import get_model
 from cluster.model.prices import NO_PRICES, PriceList, read_prices
-from cluster.model.workload import Slo, Workload
+from cluster.model.workload import Workload
 from rl_search.compare import Outcome, cheapest, cheapest_for_rate, compare, fastest
 from rl_search.enumeration import Space
 from rl_search.question import Priority
@@ -66,10 +67,7 @@ def command(
     specs = [resolve_cluster(text) for text in cluster]
     listed = NO_PRICES if prices is None else read_prices(prices, clusters=specs)
     spec = get_model(model)
-    slo = Slo(
-        ttft_s=None if ttft is None else duration_s(ttft, option="--ttft"),
-        tpot_s=None if tpot is None else duration_s(tpot, option="--tpot"),
-    )
+    slo = slo_of(ttft, tpot)
     outcomes = compare(
         [
             PlanRequest(

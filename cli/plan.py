@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from cli.console import duration_s, out, resolve_cluster
+from cli.console import out, resolve_cluster
 from cli.percentiles_report import print_disaggregation, print_percentiles
 from cli.plan_report import (
     print_chosen,
@@ -30,6 +30,7 @@ from cli.question_options import (
     SpaceOption,
     TpotOption,
     TtftOption,
+    slo_of,
 )
 from cli.serving_options import (
     BackendOption,
@@ -47,7 +48,7 @@ from cli.serving_options import (
 from cluster.costmodel.distributions import Statistic
 from cluster.errors import InputError
 from cluster.model.catalogue import get_model
-from cluster.model.workload import Slo, Workload
+from cluster.model.workload import Workload
 from rl_search.disaggregation import check_comparable
 from rl_search.enumeration import Space
 from rl_search.planner import PlanResult, make_plan
@@ -140,10 +141,7 @@ def command(
         cluster=devices,
         cluster_text=cluster,
         workload=Workload(isl=isl, osl=osl, rate=rate, prefix_hit=options.prefix_hit),
-        slo=Slo(
-            ttft_s=None if ttft is None else duration_s(ttft, option="--ttft"),
-            tpot_s=None if tpot is None else duration_s(tpot, option="--tpot"),
-        ),
+        slo=slo_of(ttft, tpot),
         priority=priority,
         space=space,
         headroom=headroom,

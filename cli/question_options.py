@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from cli.console import duration_s
+from cluster.model.workload import Slo
 from rl_search.enumeration import Space
 from rl_search.question import Priority
 
@@ -31,3 +33,11 @@ SpaceOption = Annotated[
         help="Layouts vLLM can run, or any expert grid and cut of each operator.",
     ),
 ]
+
+
+def slo_of(ttft: str | None, tpot: str | None) -> Slo:
+    """The bounds of `--ttft` and `--tpot`. Raises InputError naming the option."""
+    return Slo(
+        ttft_s=None if ttft is None else duration_s(ttft, option="--ttft"),
+        tpot_s=None if tpot is None else duration_s(tpot, option="--tpot"),
+    )

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.console import duration_s, out, resolve_cluster
+from cli.console import out, resolve_cluster
 from cli.question_options import (
     IslOption,
     ModelOption,
@@ -27,6 +27,7 @@ from cli.question_options import (
     SpaceOption,
     TpotOption,
     TtftOption,
+    slo_of,
 )
 from cli.search_document import Compared, document, exact_of, worth_comparing
 from cli.search_options import (
@@ -75,7 +76,7 @@ from cli.simulate_run import interruptible
 from cluster.costmodel.distributions import Statistic
 from cluster.errors import InfeasibleError, InputError
 from cluster.model.catalogue import get_model
-from cluster.model.workload import Slo, Workload
+from cluster.model.workload import Workload
 from rl_search.archive import Found
 from rl_search.checkpoint import Checkpoint
 from rl_search.enumeration import Space
@@ -155,10 +156,7 @@ def command(
         cluster=devices,
         cluster_text=cluster,
         workload=Workload(isl=isl, osl=osl, prefix_hit=serving.prefix_hit),
-        slo=Slo(
-            ttft_s=None if ttft is None else duration_s(ttft, option="--ttft"),
-            tpot_s=None if tpot is None else duration_s(tpot, option="--tpot"),
-        ),
+        slo=slo_of(ttft, tpot),
         priority=priority,
         space=space,
         headroom=headroom,

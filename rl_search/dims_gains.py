@@ -14,20 +14,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cluster.costmodel.case import Case
-from cluster.costmodel.estimate import EstimateTable, demand_of
-from cluster.costmodel.service import step_loads
+from cluster.costmodel.estimate import EstimateTable
 from cluster.costmodel.sharded_steps import Moves, Prices, expert_kinds, prices
 from cluster.costmodel.sharding import RESIDUAL, read, trellises
 from cluster.costmodel.sharding_states import Choice, Cut, Experts
 from cluster.costmodel.sharding_walk import Slot
-from cluster.costmodel.steps import StepLoad
 from cluster.model.layout import Dims, Layout, LayoutTable
 from cluster.model.model_spec import ModelSpec
 from rl_search.evaluator import estimate_own
 from rl_search.margins import memory_margins
 from rl_search.question import Question
-from rl_search.sharded_estimate import Setting
 
 
 @dataclass(frozen=True)
@@ -140,22 +136,6 @@ def both_walks(model: ModelSpec, layout: Layout) -> Iterator[tuple[Walked, Walke
     yield from zip(own, plain, strict=True)
 
 
-def steps_of(
-    setting: Setting, table: LayoutTable, made: EstimateTable
-) -> tuple[Case, tuple[StepLoad, StepLoad]]:
-    """What the rows of `table` carry in a step without and one with prompts, as `made` settled."""
-    case = setting.case(table)
-    demand = demand_of(
-        case.grid,
-        setting.workload,
-        setting.serving,
-        table,
-        offered=made.concurrency,
-        running=made.running,
-    )
-    return case, step_loads(case, demand, made.state.decoding)
-
-
 def _walked(model: ModelSpec, dims: Dims, experts: Experts) -> Iterator[Walked]:
     """The walk that `sharding.recipe` sums up, operator by operator."""
     chosen, tokens_cut = read(model, dims)
@@ -177,7 +157,8 @@ def _operator_gains(
 ) -> Iterator[OperatorGain]:
     """The terms that the two rows of `table` are made of, each at its own operating point."""
     setting = question.setting()
-    case, loads = steps_of(setting, table, made)
+    steps = setting.steps(table, made)
+    case, loads = steps.case, steps.loads
     decode, mixed = (
         list(
             _step_gains(

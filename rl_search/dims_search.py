@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from cluster.costmodel.estimate import EstimateTable, demand_of
-from cluster.costmodel.service import step_loads
+from cluster.costmodel.estimate import EstimateTable
 from cluster.costmodel.sharded_steps import expert_kinds
 from cluster.costmodel.sharding import Trellis, slots, trellises, walks
 from cluster.costmodel.sharding_states import Choice, Cut, Env, Experts
@@ -141,18 +140,9 @@ class _Search:
         max_model_len: int,
     ) -> _Search:
         """Price everything that the walks of the rows can meet."""
-        case = setting.case(table)
-        demand = demand_of(
-            case.grid,
-            setting.workload,
-            setting.serving,
-            table,
-            offered=estimates.concurrency,
-            running=estimates.running,
-        )
-        loads = step_loads(case, demand, estimates.state.decoding)
-        priced = Priced.of(case, loads, setting.coefficients)
-        careful, bold = weights_at(case, demand, estimates.state)
+        steps = setting.steps(table, estimates)
+        priced = Priced.of(steps.case, steps.loads, setting.coefficients)
+        careful, bold = weights_at(steps.case, steps.demand, estimates.state)
         return cls(
             setting=setting,
             experts=experts,

@@ -154,14 +154,5 @@ def estimate_own(question: Question, table: LayoutTable) -> EstimateTable:
 
 
 def _speed_margins(question: Question, table: LayoutTable, estimates: EstimateTable) -> Margins:
-    judged = judged_by(
-        question.statistic,
-        estimates,
-        model=question.model,
-        group=question.group,
-        table=table,
-        workload=question.workload,
-        coefficients=question.coefficients,
-        serving=question.serving,
-    )
+    judged = judged_by(question, table, estimates)
     return speed_margins(estimates, judged, question.slo)

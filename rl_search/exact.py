@@ -108,16 +108,7 @@ def _fast_enough(
 ) -> tuple[NDArray[np.bool_], list[Rejection]]:
     """Layouts within the bounds, and how far off the others are."""
     slo = question.slo
-    judged = judged_by(
-        question.statistic,
-        estimates,
-        model=question.model,
-        group=question.group,
-        table=table,
-        workload=question.workload,
-        coefficients=question.coefficients,
-        serving=question.serving,
-    )
+    judged = judged_by(question, table, estimates)
 
     def nearest(rule: str) -> _Nearest:
         return lambda out: nearest_slo(

@@ -4,39 +4,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cluster.costmodel.coefficients import Coefficients
 from cluster.costmodel.distributions import Statistic
-from cluster.costmodel.estimate import EstimateTable, Serving
+from cluster.costmodel.estimate import EstimateTable
 from cluster.costmodel.percentiles import latencies_of
-from cluster.model.hardware import NodeGroup
 from cluster.model.layout import LayoutTable
-from cluster.model.model_spec import ModelSpec
-from cluster.model.workload import Workload
+from rl_search.question import Question
 
 
-def judged_by(
-    statistic: Statistic,
-    estimates: EstimateTable,
-    *,
-    model: ModelSpec,
-    group: NodeGroup,
-    table: LayoutTable,
-    workload: Workload,
-    coefficients: Coefficients | None,
-    serving: Serving,
-) -> EstimateTable:
-    """`estimates` with TTFT and TPOT of `statistic`; the other columns stay means."""
+def judged_by(question: Question, table: LayoutTable, estimates: EstimateTable) -> EstimateTable:
+    """`estimates` with TTFT and TPOT (s) of the question's statistic; other columns stay means."""
+    statistic = question.statistic
     if statistic is Statistic.MEAN:
         return estimates
     found = latencies_of(
-        model,
-        group,
+        question.model,
+        question.group,
         table,
-        workload,
+        question.workload,
         state=estimates.state,
         concurrency=estimates.concurrency,
         running=estimates.running,
-        coefficients=coefficients,
-        serving=serving,
+        coefficients=question.coefficients,
+        serving=question.serving,
     )
     return replace(estimates, ttft_s=found.ttft.of(statistic), tpot_s=found.tpot.of(statistic))

@@ -28,7 +28,7 @@ from cluster.model import operators as op
 from cluster.model.layout import Dim, Layout, LayoutTable
 from cluster.model.model_spec import ModelSpec
 from rl_search.best_strategies import Strategies
-from rl_search.dims_gains import experts_of, steps_of
+from rl_search.dims_gains import experts_of
 from rl_search.evaluator import estimate_own
 from rl_search.exact import Evaluated, ranked
 from rl_search.question import Priority, Question
@@ -350,7 +350,8 @@ class _Shares:
     def of(cls, question: Question, table: LayoutTable) -> _Shares:
         """In a step without and in one with prompts, at the operating points of the rows."""
         setting, made = question.setting(), estimate_own(question, table)
-        case, loads = steps_of(setting, table, made)
+        steps = setting.steps(table, made)
+        case, loads = steps.case, steps.loads
         decode, mixed = (
             sharded_parts(case, setting.sharding(table), load, setting.coefficients)
             for load in loads

@@ -51,6 +51,15 @@ _BLOCK = 4096  # rows whose columns stay in the cache
 _UNSCALED = ("offload", "host")  # the parts of a step that no version of an engine scales
 
 
+@dataclass(frozen=True)
+class Steps:
+    """What n layouts carry: `loads` in a step without prompts, and in one with them."""
+
+    case: Case
+    demand: Demand
+    loads: tuple[StepLoad, StepLoad]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Setting:
     """What the rows of a table are estimated for. `model` as the device holds it."""
@@ -110,6 +119,19 @@ class Setting:
             self.estimate(table, headroom=_NO_LIMIT),
             memory=memory_of(self, table, headroom=headroom),
         )
+
+    def steps(self, table: LayoutTable, made: EstimateTable) -> Steps:
+        """What the rows of `table` carry where `made` settled."""
+        case = self.case(table)
+        demand = demand_of(
+            case.grid,
+            self.workload,
+            self.serving,
+            table,
+            offered=made.concurrency,
+            running=made.running,
+        )
+        return Steps(case, demand, step_loads(case, demand, made.state.decoding))
 
     def sharding(self, table: LayoutTable, *, default: bool = False) -> Sharding:
         """The walks of the rows' dims, or of the default ones. Raises as `sharding.read`."""

@@ -16,7 +16,7 @@ from cluster.model.catalogue import get_model
 from cluster.model.cluster_file import parse_cluster
 from cluster.model.layout import Dim, Layout, LayoutTable
 from cluster.model.workload import Slo, Workload
-from rl_search.dims_gains import experts_of, gains, steps_of
+from rl_search.dims_gains import experts_of, gains
 from rl_search.enumeration import Space, SpaceOptions
 from rl_search.evaluator import estimate_own
 from rl_search.question import Question
@@ -161,7 +161,8 @@ def test_operators_account_for_what_a_step_gains(layout, dims):
     table = LayoutTable.from_layouts([layout, replace(layout, dims=())])
     made = estimate_own(asked, table)
     setting = asked.setting()
-    case, loads = steps_of(setting, table, made)
+    steps = setting.steps(table, made)
+    case, loads = steps.case, steps.loads
     found = gains(asked, layout)
     for load, name in zip(loads, ("decode", "mixed"), strict=True):
         step_s = total(sharded_parts(case, setting.sharding(table), load, setting.coefficients))
