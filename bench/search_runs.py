@@ -13,8 +13,6 @@ from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import Any
 
-import numpy as np
-
 from bench.search_cases import SearchCase, cases
 from cluster.model.cluster_file import parse_cluster
 from rl_search.archive import Archive
@@ -88,7 +86,7 @@ def kept(job: Job, archive: Archive) -> dict[str, Any]:
     best = archive.best
     row = None
     if best is not None:
-        row = archive.space.decode(np.asarray([best.action], dtype=np.int64)).row(0)
+        row = archive.space.layout(best.action)
     return {
         "key": job.key,
         **{name: value for name, value in asdict(job).items() if name not in ("settings",)},

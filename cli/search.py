@@ -9,6 +9,7 @@ Exit code 0: a plan. 2: bad input. 3: nothing satisfies the request. 4: no Ray, 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Mapping
@@ -73,12 +74,13 @@ from cli.serving_options import (
     serving_options,
 )
 from cli.simulate_run import interruptible
+from cluster.costmodel.coefficients import Coefficients
 from cluster.costmodel.distributions import Statistic
 from cluster.errors import InfeasibleError, InputError
 from cluster.model.catalogue import get_model
 from cluster.model.workload import Workload
 from rl_search.archive import Found
-from rl_search.checkpoint import Checkpoint
+from rl_search.checkpoint import Checkpoint, forget
 from rl_search.enumeration import Space
 from rl_search.planner import make_plan, plan_of_row, row_of
 from rl_search.question import Priority
@@ -239,7 +241,7 @@ def _go(
             "Fix: raise --budget, relax --ttft or --tpot, or see what is possible with "
             "`shardwise plan`."
         )
-    layout = space.decode(_row(winner)).row(0)
+    layout = space.layout(winner.action)
     row = row_of(request, layout)
     plan = plan_of_row(request, row)
     _write(files.plan, plan.dumps(), option="--out")
@@ -261,12 +263,6 @@ def _winner(result: Result) -> Found | None:
     """The better of what was found and the heuristic's: no plan ships that is worse than it."""
     both = [found for found in (result.outcome.archive.best, result.heuristic) if found]
     return max(both, key=lambda found: found.value) if both else None
-
-
-def _row(found: Found) -> Any:
-    import numpy as np
-
-    return np.asarray([found.action], dtype=np.int64)
 
 
 def _ppo(**settings: Any) -> Any:
@@ -300,8 +296,7 @@ def _checkpoint(
     question = _asked(request, order, space, judge=judge)
     directory = saving.directory or default_checkpoint(question)
     if saving.fresh:
-        for name in ("question.json", "state.npz"):
-            (directory / name).unlink(missing_ok=True)
+        forget(directory)
     return Checkpoint(directory, question)
 
 
@@ -318,6 +313,8 @@ def _asked(
         "workload": asdict(request.workload),
         "slo": asdict(request.slo),
         "serving": repr(request.serving),
+        "headroom": request.headroom,
+        "calibration": _digest(request.coefficients),
         "statistic": request.statistic.value,
         "priority": request.priority.value,
         "space": [[head.name, *head.values] for head in space.heads],
@@ -333,9 +330,17 @@ def _asked(
     }
 
 
+def _digest(coefficients: Coefficients | None) -> str | None:
+    """What tells one calibration from another, None for the shipped one."""
+    if coefficients is None:
+        return None
+    named = zip(coefficients.names, coefficients.values.tolist(), strict=True)
+    return hashlib.sha256(repr(sorted(named)).encode()).hexdigest()[:16]
+
+
 def _check_file(path: Path | None, ending: str) -> None:
     if path is not None and path.suffix != ending:
-        raise InputError(f"{path} must end in {ending}.")
+        raise InputError(f"{path} must end in {ending}. Fix: rename it, e.g. run{ending}.")
 
 
 def _write(path: Path, text: str, *, option: str) -> None:

@@ -131,7 +131,7 @@ def document(
         if heuristic is None
         else {
             "value": heuristic.value,
-            "layout": _layout(space, heuristic).describe(),
+            "layout": space.layout(heuristic.action).describe(),
             "calls": heuristic.calls,
         },
         "exact": None
@@ -156,10 +156,6 @@ def _sentences(request: PlanRequest, space: ActionSpace, layout: Layout) -> list
     if not layout.dims:
         return []
     return list(sentences(request.model, layout, gained=gains(space.question, layout)))
-
-
-def _layout(space: ActionSpace, found: Found) -> Layout:
-    return space.decode(np.asarray([found.action], dtype=np.int64)).row(0)
 
 
 def _pareto(space: ActionSpace, result: Result, compared: Compared) -> list[dict[str, Any]]:

@@ -77,9 +77,8 @@ class Memory:
     def recall(self, actions: Ints) -> tuple[Judged, Bools]:
         """What is known of (n, heads) actions, and of which anything is."""
         rows = self.find(actions)
-        if not len(self):
-            return Judged.nothing(len(actions)), rows >= 0
-        return self.judged.take(np.maximum(rows, 0)), rows >= 0
+        judged = self.judged.followed_by(Judged.nothing(1))  # row -1: what is not known
+        return judged.take(rows), rows >= 0
 
     def unknown(self, actions: Ints, *, most: int) -> Ints:
         """Rows of the first `most` different strategies that are not known."""
@@ -113,6 +112,7 @@ class Archive:
         self.memory = Memory(evaluator.space)
         self.budget = budget
         self.calls = 0
+        self.charged = 0
         self.asked = 0
         self.curve: list[Found] = []
 
@@ -173,8 +173,9 @@ class Archive:
             self._watch(self)
 
     def charge(self, calls: int) -> None:
-        """Calls that a method made without the archive."""
+        """Calls that a method made without the archive, whatever the budget."""
         self.calls += calls
+        self.charged += calls
         self.budget = max(self.budget, self.calls)
 
     def ranked(self, most: int) -> Ints:

@@ -33,6 +33,7 @@ class Saved:
 
     memory: Memory
     asked: int
+    charged: int
     round: bytes
 
 
@@ -61,6 +62,7 @@ class Checkpoint:
                 shortfall=judged.shortfall,
                 bubble=judged.bubble,
                 asked=np.asarray(archive.asked),
+                charged=np.asarray(archive.charged),
                 round=np.frombuffer(round_, dtype=np.uint8),
             )
             file.flush()
@@ -79,7 +81,12 @@ class Checkpoint:
                     held["actions"].astype(np.int64),
                     Judged(held["value"], held["shortfall"], held["bubble"]),
                 )
-                return Saved(memory=memory, asked=int(held["asked"]), round=held["round"].tobytes())
+                return Saved(
+                    memory=memory,
+                    asked=int(held["asked"]),
+                    charged=int(held["charged"]),
+                    round=held["round"].tobytes(),
+                )
         except (OSError, ValueError, KeyError, BadZipFile) as error:
             raise InputError(
                 f"{path} is no checkpoint of a search ({error}). Fix: remove {self.directory}, or "
@@ -88,8 +95,7 @@ class Checkpoint:
 
     def clear(self) -> None:
         """Forget everything; the directory stays if there is more in it."""
-        for name in (_STATE, f"{_STATE}.new", _QUESTION):
-            (self.directory / name).unlink(missing_ok=True)
+        forget(self.directory)
         if not any(self.directory.iterdir()):
             self.directory.rmdir()
 
@@ -113,3 +119,9 @@ class Checkpoint:
                 f"{self.directory} holds a search that was asked something else: {told}. Fix: "
                 "pass another --checkpoint, or begin anew with --fresh."
             )
+
+
+def forget(directory: Path) -> None:
+    """Remove what a search has saved in `directory`, and nothing else."""
+    for name in (_STATE, f"{_STATE}.new", _QUESTION):
+        (directory / name).unlink(missing_ok=True)

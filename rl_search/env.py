@@ -119,8 +119,10 @@ class StrategyVectorEnv(VectorEnv[Seen, Ints, Any]):
         if len(new):
             self.memory.add(chosen[new], self.game.evaluator.judge(chosen[new]))
         self._asked += len(chosen)
-        judged, _ = self.memory.recall(chosen)
+        judged, known = self.memory.recall(chosen)
         rewards = self.game.reward.of(judged, best=self._turn.best, repeated=repeated)
+        if known.any():  # what no calls were left for says neither good nor bad
+            rewards = np.where(known, rewards, np.median(rewards[known]))
         never = np.zeros(self.num_envs, dtype=bool)
         return self._seen(), rewards, never, never, {}
 

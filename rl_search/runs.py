@@ -134,6 +134,8 @@ def _learnt(
     archive = Archive(evaluator, budget=order.budget, watch=told)
     after: Round | None = None
     if saved is not None:
+        archive.charge(saved.charged)
+        archive.budget = order.budget + archive.charged
         archive.add(saved.memory.actions, saved.memory.judged, asked=saved.asked)
         after = Round.loaded(saved.round) if saved.round else None
     elif not _started(archive, order):
@@ -159,4 +161,6 @@ def _started(archive: Archive, order: Order) -> bool:
             run_method(start, archive, order.seed)
     except BudgetSpent:
         return False
+    # Looking at everything needs no budget: what was to be spent is still there.
+    archive.budget = order.budget + archive.charged
     return archive.left > 0

@@ -32,7 +32,7 @@ from cluster.costmodel.sharded_steps import expert_kinds
 from cluster.costmodel.sharding import RESIDUAL, read, slots, trellises
 from cluster.costmodel.sharding_states import Experts
 from cluster.errors import InputError
-from cluster.model.layout import Dim, LayoutTable
+from cluster.model.layout import Dim, Layout, LayoutTable
 from cluster.model.model_spec import ModelSpec
 from cluster.model.rules import check_layouts, tp_groups
 from rl_search.dims_room import may_fit
@@ -201,6 +201,10 @@ class ActionSpace:
             ]
         )
         return table.with_dims(*named(self.question.model, codes.astype(np.int8)))
+
+    def layout(self, action: Sequence[int]) -> Layout:
+        """The layout that one action stands for."""
+        return self.decode(np.asarray([action], dtype=np.int64)).row(0)
 
     def encode(self, table: LayoutTable) -> Ints:
         """The actions of layouts, (n, heads). Raises InputError for one outside the space."""

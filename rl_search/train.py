@@ -92,7 +92,7 @@ class Round:
     """Where the search stands after a round: what is shown, and what it goes on from.
 
     `confidence` per head; `still` rounds without a better strategy, `idle` without a new one;
-    `nodes`: where the proposals were made.
+    `nodes`: where the proposals were made; `begun`: calls made before the first round.
     """
 
     chunk: int = 0
@@ -103,6 +103,7 @@ class Round:
     over: bool = False  # the chunk has ended
     confidence: tuple[float, ...] = ()
     nodes: tuple[str, ...] = ()
+    begun: int = 0
     learner: State = field(default_factory=dict)
 
     def saved(self) -> bytes:
@@ -133,18 +134,19 @@ def search(
 
     `saved` is told after every round. Raises UnavailableError where no env runner answers.
     """
-    current = after or Round()
+    current = after or Round(begun=archive.calls)
     with _algorithm(archive, options, seed=seed) as algorithm:
         table = _Table(algorithm, archive, options, seed=seed)
         if after is not None:
             table.learner(lambda learner: learner.resume(current.learner))
         for chunk in range(current.chunk, options.chunks):
             if chunk > current.chunk or after is None:
-                current = Round(chunk=chunk, number=current.number)
+                current = Round(chunk=chunk, number=current.number, begun=current.begun)
                 table.begin_chunk(chunk, anew=True)
             else:
                 table.begin_chunk(chunk, anew=False)
-            end = archive.budget * (chunk + 1) // options.chunks
+            share = (archive.budget - current.begun) * (chunk + 1) // options.chunks
+            end = current.begun + share
             while not current.over and archive.calls < end:
                 current = table.play(current)
                 saved(current)
@@ -173,11 +175,11 @@ class _Table:
     def play(self, before: Round) -> Round:
         """One round: propose, judge, learn; then what went wrong is put right."""
         archive, options = self._archive, self._options
-        good = self.learner(lambda learner: learner.state())
+        good = before.learner or self.learner(lambda learner: learner.state())
         calls, best = archive.calls, archive.best
         value = None if best is None else best.value
         seed = _mixed(self._seed, before.chunk, before.number)
-        self._send(self._histories(before), value, seed=seed)
+        self._send(self._histories(before), value, weights=good["weights"], seed=seed)
         self._algorithm.train()
         nodes = self._receive()
         nans = before.nans
@@ -217,11 +219,11 @@ class _Table:
             together = Elites.shaken(archive, rng, size=options.elites)
         return Elites.drawn(archive, rng, options.samples, together=together, apart=options.apart)
 
-    def _send(self, histories: tuple[Elites, ...], best: float | None, *, seed: int) -> None:
+    def _send(
+        self, histories: tuple[Elites, ...], best: float | None, *, weights: State, seed: int
+    ) -> None:
         """The turn to every env runner: weights, histories, its share of the calls, the past."""
         archive, group = self._archive, self._algorithm.env_runner_group
-        # RLlib gives weights on by the number of updates, which knows of no fresh network.
-        weights = self.learner(lambda learner: learner.state())["weights"]
         known = News(actions=archive.actions, judged=archive.judged, asked=0)
         playing = sorted(group.healthy_worker_ids()) or [0]
         share, rest = divmod(archive.left, len(playing))
@@ -233,6 +235,7 @@ class _Table:
             more = index in playing[:rest]
             own = histories[first : first + samples]
             turn = Turn(elites=own, best=best, left=share + more)
+            # RLlib gives weights on by the number of updates, which knows of no fresh network.
             runner.module.network.load_state_dict(weights)
             runner.env.unwrapped.begin(turn, known)
             runner._needs_initial_reset = True  # what it has seen last is not this history

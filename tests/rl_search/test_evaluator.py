@@ -87,6 +87,8 @@ def test_a_budget_is_spent_to_the_last_call():
     assert known.sum() >= 5
     assert archive.calls == 5
     assert len(judged) == 20
+    assert (judged.shortfall[~known] == 1.0).all()
+    assert (judged.value[~known] == 0.0).all()
 
 
 @settings(max_examples=20, deadline=None)

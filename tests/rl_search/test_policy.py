@@ -147,6 +147,9 @@ def test_a_round_tells_what_was_judged_once_and_keeps_to_its_calls():
     _, rewards, *_ = env.step(known)
     assert evaluator.batches == [3]
     assert np.isfinite(rewards).all()
+    judged = env.memory.find(known) >= 0
+    assert not judged.all()
+    assert set(rewards[~judged].tolist()) == {float(np.median(rewards[judged]))}
     news = env.news()
     assert (len(news.actions), news.asked) == (3, 8)
     assert (news.judged.value == evaluator.judge(news.actions).value).all()

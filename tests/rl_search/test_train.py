@@ -159,6 +159,24 @@ def test_a_search_may_start_from_the_heuristic():
     assert run(spent, searches.cost_model()).archive.calls == 3
 
 
+def test_a_search_may_start_from_the_exact_answer_and_keeps_its_budget(tmp_path):
+    order = Order(method="ppo", budget=40, seed=0, starts=("exact",), ppo=SMALL)
+    optimum = run(Order(method="exact", budget=1, seed=0), searches.cost_model()).archive
+    kept = Checkpoint(tmp_path / "search", {})
+    outcome = run(order, searches.cost_model(), checkpoint=kept)
+    archive = outcome.archive
+    assert archive.calls == archive.charged + 40
+    assert archive.charged == optimum.charged
+    assert len(archive.memory) == 40
+    assert {sure.chunk for sure in outcome.sure} == {0, 1}
+    assert archive.best is not None
+    assert optimum.best is not None
+    assert archive.best.value >= optimum.best.value
+    saved = kept.load(archive.space)
+    assert saved is not None
+    assert (saved.charged, len(saved.memory)) == (archive.charged, 40)
+
+
 def test_a_run_goes_on_from_its_checkpoint(tmp_path):
     order = Order(method="ppo", budget=BUDGET, seed=0, ppo=SMALL)
     whole = run(order, searches.cost_model()).archive
