@@ -10,7 +10,6 @@ Exit code 0: a plan. 2: bad input. 3: nothing satisfies the request. 4: no Ray, 
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -20,6 +19,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.console import out, resolve_cluster
+from cli.files import check_writable, write_json, write_text
 from cli.question_options import (
     IslOption,
     ModelOption,
@@ -138,8 +138,8 @@ def command(
     path: OutOption = Path("plan.json"),
 ) -> None:
     """Search for the best strategy and write it as a plan."""
-    for target, ending in ((report, ".html"), (json_, ".json"), (path, ".json")):
-        _check_file(target, ending)
+    for option, target in (("--out", path), ("--json", json_), ("--report", report)):
+        _check_file(target, option=option)
     spec, devices = get_model(model), resolve_cluster(cluster)
     serving = serving_options(
         spec,
@@ -244,14 +244,14 @@ def _go(
     layout = space.layout(winner.action)
     row = row_of(request, layout)
     plan = plan_of_row(request, row)
-    _write(files.plan, plan.dumps(), option="--out")
+    write_text(plan.dumps(), files.plan, option="--out")
     compared = Compared(winner=winner, layout=layout, plan=plan, exact=exact, unit=unit)
     made = document(
         request, order, space, result, compared, fidelity=judge.fidelity, seconds=seconds
     )
     print_found(console, made, row=row)
     if files.json is not None:
-        _write(files.json, json.dumps(made, indent=2), option="--json")
+        write_json(made, files.json, option="--json", indent=2)
     if files.report is not None:
         write_report(files.report, [made])
     kept.clear()
@@ -338,14 +338,11 @@ def _digest(coefficients: Coefficients | None) -> str | None:
     return hashlib.sha256(repr(sorted(named)).encode()).hexdigest()[:16]
 
 
-def _check_file(path: Path | None, ending: str) -> None:
-    if path is not None and path.suffix != ending:
-        raise InputError(f"{path} must end in {ending}. Fix: rename it, e.g. run{ending}.")
-
-
-def _write(path: Path, text: str, *, option: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{option} {path} cannot be written ({error}).") from error
+def _check_file(path: Path | None, *, option: str) -> None:
+    """Before a search that may take long. Raises InputError."""
+    if path is None:
+        return
+    ending = ".html" if option == "--report" else ".json"
+    if path.suffix != ending:
+        raise InputError(f"{option} {path} must end in {ending}. Fix: call it {path.stem}{ending}.")
+    check_writable(path, option=option)

@@ -16,9 +16,10 @@ from pathlib import Path
 import typer
 
 from cli.console import duration_s, out
+from cli.files import write_json
 from cli.question_options import TpotOption, TtftOption
 from cli.serving_options import CalibrationOption
-from cli.simulate_files import Files, write_json, write_requests
+from cli.simulate_files import Files, write_requests
 from cli.simulate_inputs import Bounds, Case, Question, cases
 from cli.simulate_json import Json, document, failed_json, run_json, summary_json
 from cli.simulate_many import print_comparison, run_cases

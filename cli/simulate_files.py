@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import csv
-import json
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from cli.files import about, check_writable
 from cli.plots import check_ending
 from cluster.errors import InputError
 from cluster.sim.record import Finished
@@ -48,35 +47,10 @@ class Files:
                 raise InputError(f"{other} and {option} are both to be {path}. Fix: name two.")
 
 
-def check_writable(path: Path, *, option: str) -> None:
-    """Raise InputError where `path` cannot be written. What is there stays as it is."""
-    with _about(path, option=option):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        there = path.exists()
-        path.open("ab").close()
-        if not there:
-            path.unlink()
-
-
-def write_json(data: object, path: Path, *, option: str, indent: int | None = None) -> None:
-    """Write JSON text; without `indent` on one line, many times as fast. Raises InputError."""
-    text = json.dumps(data, allow_nan=False, indent=indent)
-    with _about(path, option=option):
-        path.write_text(f"{text}\n", encoding="utf-8")
-
-
 def write_requests(requests: Iterable[Finished], path: Path) -> None:
     """A line per finished request, in the order in which they finished."""
-    with _about(path, option="--requests"), path.open("w", encoding="utf-8", newline="") as file:
+    with about(path, option="--requests"), path.open("w", encoding="utf-8", newline="") as file:
         lines = csv.writer(file)
         names = [field.name for field in fields(Finished)]
         lines.writerow(names)
         lines.writerows([getattr(request, name) for name in names] for request in requests)
-
-
-@contextmanager
-def _about(path: Path, *, option: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"{option} {path} cannot be written ({error}).") from error

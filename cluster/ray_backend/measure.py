@@ -274,6 +274,7 @@ def connected(address: str) -> Iterator[None]:
     Within a Ray job the job's own runtime environment counts: what it was submitted with.
     Raises UnavailableError where nothing answers there.
     """
+    _check_reachable(address)
     travels = {"working_dir": str(_REPOSITORY), "excludes": [".venv", ".git"]}
     try:
         ray.init(
@@ -282,11 +283,29 @@ def connected(address: str) -> Iterator[None]:
             runtime_env=None if _JOB in os.environ else travels,
         )
     except (ConnectionError, ValueError) as error:
-        raise UnavailableError(
-            f"cannot connect to a Ray cluster at {address} ({error}). Is it up and reachable from "
-            "here? If it asks for a token, set RAY_AUTH_MODE=token (and RAY_AUTH_TOKEN_PATH)."
-        ) from error
+        raise _unreachable(address, error) from error
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Raise UnavailableError at once where nobody listens: Ray itself tries for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        return  # `auto`, or a name that Ray knows
+    try:
+        socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
+    except (OSError, OverflowError) as error:
+        raise _unreachable(address, error) from error
+
+
+_CONNECT_S = 10.0
+
+
+def _unreachable(address: str, error: Exception) -> UnavailableError:
+    return UnavailableError(
+        f"cannot connect to a Ray cluster at {address} ({error}). Is it up and reachable from "
+        "here? If it asks for a token, set RAY_AUTH_MODE=token (and RAY_AUTH_TOKEN_PATH)."
+    )

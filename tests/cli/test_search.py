@@ -120,6 +120,8 @@ WRONG = [
     (("--trace", "poisson:rate=1,count=9,isl=9,osl=9"), InputError, "--fidelity goodput"),
     (("--json", "run.txt"), InputError, r"must end in \.json"),
     (("--report", "run.txt"), InputError, r"must end in \.html"),
+    (("--json", "/proc/nowhere/run.json"), InputError, r"--json /proc/nowhere/run\.json"),
+    (("--address", "127.0.0.1:1"), UnavailableError, "cannot connect to a Ray cluster"),
     (("--isl", "200000"), InputError, "accepts at most"),
     (("--method", "random", "--tpot", "1us"), InfeasibleError, "none of .* strategies judged"),
     (
