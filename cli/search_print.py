@@ -39,7 +39,8 @@ def print_found(console: Console, made: Mapping[str, Any], *, row: RankedRow) ->
     )
     estimates, index = row.estimates, row.index
     console.print(
-        f"  expected: TTFT {milliseconds(float(estimates.ttft_s[index]))} ms, "
+        "  by the cost model at a full batch: "
+        f"TTFT {milliseconds(float(estimates.ttft_s[index]))} ms, "
         f"TPOT {milliseconds(float(estimates.tpot_s[index]))} ms, "
         f"{float(estimates.tokens_per_s_per_device[index]):,.4g} tokens/s/device"
     )
