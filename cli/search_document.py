@@ -30,7 +30,7 @@ from rl_search.runs import Order
 from rl_search.space import ActionSpace
 from rl_search.words import sentences
 
-AFFORDABLE = 500_000  # strategies apart from dims that an exact answer takes seconds for
+AFFORDABLE = 500_000  # layouts that an exact answer takes seconds for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,11 +57,7 @@ def worth_comparing(space: ActionSpace, judge: Judge, *, asked: bool | None) -> 
     """Whether to look for the exact optimum: it exists for the cost model only."""
     if judge.fidelity is not Fidelity.COST_MODEL:
         return False
-    rows = len(space.allow[-1]) if len(space.heads) <= len(_PLAIN) else len(space.allow[5])
-    return asked if asked is not None else rows * len(space.heads[5].values) <= AFFORDABLE
-
-
-_PLAIN = ("tp", "dp", "pp", "ep", "batch", "chunk")
+    return space.layouts <= AFFORDABLE if asked is None else asked
 
 
 def exact_of(request: PlanRequest, space: ActionSpace) -> Exact | None:

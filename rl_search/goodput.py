@@ -40,9 +40,8 @@ from rl_search.evaluator import MOST, Ints, Judged, estimate_own, kept, missed, 
 from rl_search.margins import memory_margins
 from rl_search.space import ActionSpace
 
-# The best load of good strategies is 0.8 to 1.1; 0.4 to 0.6 where the batch limit is more than the
-# bounds allow, or so small that requests wait for places. Against thirteen loads from 0.1 to 1.4
-# these lose 2 % of the goodput on average (82 strategies of two models).
+# Most strategies do best near the rate they sustain; those whose batch limit is more than the
+# bounds allow, or so small that requests wait for places, at about half of it or less.
 LOADS = (0.3, 0.5, 0.8, 0.9, 1.1)
 
 _FAILED = 1.0  # shortfall of what could not be simulated

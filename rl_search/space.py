@@ -106,6 +106,11 @@ class ActionSpace:
         """Combinations of all values, masks apart."""
         return prod(self.sizes)
 
+    @property
+    def layouts(self) -> int:
+        """Degrees with some room, times batches and chunks, whatever the dims."""
+        return self.allow[len(DEGREES) + 1].size
+
     @cached_property
     def size(self) -> int:
         """Strategies under the masks."""
