@@ -3,9 +3,9 @@
 Most samples see the best strategies of one choice of degrees (tp, dp, pp, ep), drawn from the
 choices whose best is best; the others see the best of T different choices. So several hills are
 climbed at once, each from its own best, and none is left because another was found first
-(MAP-Elites, arXiv:1504.04909, with the degrees as niches). A history that stands still keeps the
-policy where it is (article A, 5): half of it is then replaced by the best of other degrees, at
-random.
+(MAP-Elites, arXiv:1504.04909, with the degrees as niches). Histories that stand still keep the
+policy where it is (article A, 5): half of them are then replaced by the best of any degrees that
+were judged, so that a hill of which only a poor strategy is known gets its turn.
 
 Invariants: at most T, all different; the same seed draws the same histories.
 """
@@ -42,14 +42,6 @@ class Elites:
         return cls._rows(archive, _best_of_each(archive)[:size], size)
 
     @classmethod
-    def shaken(cls, archive: Archive, rng: np.random.Generator, *, size: int = SIZE) -> Elites:
-        """The better half of the best, and others at random."""
-        rows = _best_of_each(archive)
-        kept, others = rows[: size - size // 2], rows[size - size // 2 :]
-        drawn = rng.choice(others, size=min(size // 2, len(others)), replace=False)
-        return cls._rows(archive, np.concatenate([kept, drawn]).astype(np.int64), size)
-
-    @classmethod
     def drawn(
         cls,
         archive: Archive,
@@ -58,18 +50,24 @@ class Elites:
         *,
         together: Elites,
         apart: float,
+        anywhere: float = 0.0,
     ) -> tuple[Elites, ...]:
-        """A history per sample: of one choice of degrees for a share `apart`, else `together`."""
+        """A history per sample: of one choice of degrees for a share `apart`, else `together`.
+
+        Of those apart a share `anywhere` is of any degrees judged, the others of the best.
+        """
         size = together.size
         rows = archive.ranked(len(archive.judged))
         degrees = archive.actions[rows][:, : len(DEGREES)]
         _, first, which = np.unique(degrees, axis=0, return_index=True, return_inverse=True)
-        niches = np.argsort(first)[:NICHES]
+        niches = np.argsort(first)  # best first
+        best = niches[rng.integers(min(NICHES, len(niches)), size=samples)]
+        some = niches[rng.integers(len(niches), size=samples)]
+        picked = np.where(rng.random(samples) < anywhere, some, best)
         own = {
             int(niche): cls._rows(archive, rows[which.reshape(-1) == niche][:size], size)
-            for niche in niches
+            for niche in np.unique(picked)
         }
-        picked = niches[rng.integers(len(niches), size=samples)]
         alone = rng.random(samples) < apart
         return tuple(
             own[int(niche)] if is_alone else together

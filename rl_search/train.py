@@ -6,7 +6,7 @@
             the env runners propose strategies and have them judged     (RLlib, on Ray)
             the learner updates the policy                              (PPO)
             a NaN brings the last good weights back, at a tenth of the learning rate
-            a history that stands still is half replaced
+            histories that stand still are half replaced
             the search is saved
 
 Everything random follows from the seed, the chunk and the round, so that a search gives the same
@@ -45,6 +45,7 @@ from rl_search.reward import Reward
 SLOWER = 0.1  # of the learning rate, after a NaN
 MOST_NANS = 3  # in one chunk
 PATIENCE_S = 60  # for env runners that were all lost
+REPLACED = 0.5  # of the histories that stand still
 IDLE = 10  # rounds without a new strategy, after which a chunk has nothing more to say
 
 
@@ -54,7 +55,7 @@ class PpoOptions:
 
     `tau`: a chunk ends when every head's largest probability reaches it, above 1 never.
     `apart`: the share of samples that see one choice of degrees alone.
-    `stagnation`: rounds without a better strategy before half the history is replaced.
+    `stagnation`: rounds without a better strategy before half the histories are replaced.
     `curriculum`: the first chunk chooses tp alone, the second dp and ep too, the others all.
     """
 
@@ -213,11 +214,14 @@ class _Table:
         if not archive.calls:
             return (Elites.none(archive.space, size=options.elites),) * options.samples
         rng = np.random.default_rng([self._seed, before.chunk, before.number])
-        if before.still < options.stagnation:
-            together = Elites.of(archive, size=options.elites)
-        else:
-            together = Elites.shaken(archive, rng, size=options.elites)
-        return Elites.drawn(archive, rng, options.samples, together=together, apart=options.apart)
+        return Elites.drawn(
+            archive,
+            rng,
+            options.samples,
+            together=Elites.of(archive, size=options.elites),
+            apart=options.apart,
+            anywhere=REPLACED if before.still >= options.stagnation else 0.0,
+        )
 
     def _send(
         self, histories: tuple[Elites, ...], best: float | None, *, weights: State, seed: int

@@ -11,7 +11,7 @@ from cluster.costmodel.distributions import Statistic
 from cluster.errors import InputError
 from cluster.model.workload import Slo
 from rl_search.archive import Archive, BudgetSpent, Memory
-from rl_search.elites import Elites, features
+from rl_search.elites import NICHES, Elites, features
 from rl_search.enumeration import Space
 from rl_search.evaluator import CostModel, Judged
 from rl_search.exact import evaluate
@@ -188,10 +188,6 @@ def test_elites_are_the_best_of_different_degrees(seed, size):
     assert (np.diff(elites.value[satisfying]) <= 0.0).all()
     if archive.best is not None:
         assert elites.value[0] == archive.best.value
-    shaken = Elites.shaken(archive, np.random.default_rng(seed), size=size)
-    kept = size - size // 2
-    assert (shaken.actions[:kept] == elites.actions[:kept]).all()
-    assert len(np.unique(shaken.actions[:, : len(DEGREES)], axis=0)) == len(shaken.actions) <= size
 
 
 @settings(max_examples=15, deadline=None)
@@ -207,7 +203,30 @@ def test_samples_climb_different_hills_from_their_own_best(seed, apart):
     for elites in alone:
         assert len(np.unique(elites.actions[:, : len(DEGREES)], axis=0)) == 1
         assert len(np.unique(elites.actions, axis=0)) == len(elites.actions) <= 4
-    assert len({id(elites) for elites in alone}) <= 8
+    assert len({id(elites) for elites in alone}) <= NICHES
+
+
+def test_histories_that_are_replaced_come_from_any_degrees_that_were_judged():
+    archive = archive_of(80)
+    known = len(np.unique(archive.actions[:, : len(DEGREES)], axis=0))
+    assert known > 2 * NICHES, "the archive is too small to tell"
+
+    def hills(anywhere):
+        drawn = Elites.drawn(
+            archive,
+            np.random.default_rng(1),
+            1000,
+            together=Elites.of(archive),
+            apart=1.0,
+            anywhere=anywhere,
+        )
+        return [tuple(elites.actions[0, : len(DEGREES)]) for elites in drawn]
+
+    best = set(hills(0.0))
+    assert len(best) == NICHES
+    assert len(set(hills(1.0))) == known
+    half = [hill in best for hill in hills(0.5)]
+    assert 0.5 < np.mean(half) < 0.7  # half of them, and those of any degrees that are the best
 
 
 def test_what_the_policy_sees_tells_the_choices_and_who_is_there():
