@@ -8,12 +8,12 @@ Pools are scaled from outside (`serving.controller_actor`), so Serve's autoscale
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import secrets
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
 from ray import serve
-from ray.serve.config import RequestRouterConfig
 
 from cluster.model.plan import Plan, PoolSection
 from cluster.ray_backend.bundles import PlacementBundles, replica_bundles
@@ -31,7 +31,10 @@ _MAX_ONGOING = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class Deployment:
-    """What is deployed, where. `sources`: model directory or hub id per pool."""
+    """What is deployed, where. `sources`: model directory or hub id per pool.
+
+    `link_secret`: what gateways and engine replicas know, and nobody else.
+    """
 
     plan: Plan
     config: ServeConfig
@@ -41,6 +44,7 @@ class Deployment:
     dashboard_url: str
     token: str | None
     log_path: str
+    link_secret: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
 
 
 def start_controller(deployment: Deployment) -> Any:
@@ -72,6 +76,7 @@ def build(deployment: Deployment) -> serve.Application:
         sources=deployment.sources,
         controller=CONTROLLER,
         namespace=deployment.namespace,
+        link_secret=deployment.link_secret,
     )
     pools = {pool.name: _pool(pool, deployment) for pool in deployment.plan.pools}
     gateway = serve.deployment(
@@ -108,7 +113,6 @@ def _pool(pool: PoolSection, deployment: Deployment) -> serve.Application:
         name=pool.name,
         num_replicas=max(1, pool.replicas.initial),
         max_ongoing_requests=_MAX_ONGOING,
-        request_router_config=RequestRouterConfig(request_router_class="serving.link:PinnedRouter"),
         # A dead process is noticed at once; this is for one that hangs.
         health_check_period_s=2,
         health_check_timeout_s=8,
@@ -138,4 +142,5 @@ def _engine_spec(
         bundles=placement.bundles,
         controller=CONTROLLER,
         namespace=deployment.namespace,
+        link_secret=deployment.link_secret,
     )

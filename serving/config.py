@@ -41,7 +41,7 @@ class LimitsSection(_Section):
     """What the gateway accepts.
 
     `queue_wait_s`: how long a request may wait in line before it is refused. `attempts`: replicas
-    a request is tried on. `reach_s`: how long handing it to a replica may take. `output_cap`:
+    a request is tried on. `reach_s`: how long connecting to a replica may take. `output_cap`:
     longest output in tier 2 and above. `*_delay_s`: how long a class lets a VIP pass.
     `max_body_bytes`: the largest request body that is read. `silence_s`: longest gap between two
     events of a stream; `answer_s`: longest time to a whole answer. Then the replica counts as hung.

@@ -20,10 +20,10 @@ from cluster.priority import Priority
 from cluster.waiting_line import WaitingLine
 from serving.admission import PoolFront
 from serving.config import LimitsSection, ServeConfig
+from serving.direct_link import DirectLink
 from serving.dispatch import Dispatcher
 from serving.exchange import keep_in_step
 from serving.http_api import build_app
-from serving.link import ServeLink
 from serving.loopback import bind_to_node_address
 from serving.messages import Directive, GatewayReport
 from serving.metrics import GatewayMetrics
@@ -40,16 +40,22 @@ class GatewaySpec:
     sources: dict[str, str]
     controller: str
     namespace: str
+    link_secret: str
 
 
 class Gateway:
-    """Serve deployment class; `handles` are the pools' deployments, by pool."""
+    """Serve deployment class.
 
-    def __init__(self, spec: GatewaySpec, **handles: DeploymentHandle) -> None:
+    `pools`: their deployments, by name. They are part of the application because the gateway names
+    them; requests reach their replicas directly.
+    """
+
+    def __init__(self, spec: GatewaySpec, **pools: DeploymentHandle) -> None:
         bind_to_node_address()
+        del pools
         self._spec = spec
         self._service = Service(
-            fronts=[_front(pool, handle=handles[pool.name], spec=spec) for pool in spec.plan.pools],
+            fronts=[_front(pool, spec) for pool in spec.plan.pools],
             limits=spec.config.limits,
             metrics=GatewayMetrics(),
         )
@@ -82,21 +88,22 @@ class Gateway:
             raise
 
 
-def _front(pool: PoolSection, *, handle: DeploymentHandle, spec: GatewaySpec) -> PoolFront:
+def _front(pool: PoolSection, spec: GatewaySpec) -> PoolFront:
     limits = spec.config.limits
     longest = pool.model.max_context
+    dispatcher = Dispatcher(
+        pool=pool.name,
+        limits=replica_limits(pool, plan=spec.plan),
+        line=waiting_line(limits),
+        clock=time.time,
+    )
     return PoolFront(
         pool=pool.name,
         model_name=pool.model.name,
         max_context=min(longest, int(pool.engine_args.get("max_model_len") or longest)),
         expected_output=spec.plan.workload.osl,
-        dispatcher=Dispatcher(
-            pool=pool.name,
-            limits=replica_limits(pool, plan=spec.plan),
-            line=waiting_line(limits),
-            clock=time.time,
-        ),
-        link=ServeLink(handle, reach_s=limits.reach_s),
+        dispatcher=dispatcher,
+        link=DirectLink(secret=spec.link_secret, reach_s=limits.reach_s, left=dispatcher.suspect),
         count=PromptCounter.load(spec.sources[pool.name]).count,
     )
 

@@ -19,6 +19,7 @@ class EngineSpec:
     """Everything an engine replica needs to start: one pool's share of the plan.
 
     `model_source`: directory or hub id vLLM loads. `engine_args`: as `vllm serve` names them.
+    `link_secret`: what a gateway has to know to be answered.
     """
 
     pool: str
@@ -29,6 +30,7 @@ class EngineSpec:
     bundles: tuple[dict[str, float], ...]
     controller: str
     namespace: str
+    link_secret: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,13 +63,17 @@ EngineReply = str | dict[str, Any] | EngineError
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaReport:
-    """An engine replica's own account, pushed about once a second."""
+    """An engine replica's own account, pushed about once a second.
+
+    `address`: host and port at which gateways reach it.
+    """
 
     pool: str
     replica_id: str
     sent_s: float
     started_s: float
     pid: int
+    address: str
     running: int
     waiting: int
     kv_usage: float

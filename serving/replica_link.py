@@ -1,14 +1,14 @@
 """How do requests and tokens travel between the gateway and an engine replica? The contract.
 
-`serving.link` carries it over Ray Serve's handles; tests carry it over nothing.
+`serving.direct_link` carries it over a socket of the replica's; tests carry it over nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Protocol
 
-from serving.messages import EngineReply, EngineRequest
+from serving.messages import EngineReply, EngineRequest, ReplicaReport
 
 
 class LinkError(Exception):
@@ -20,6 +20,10 @@ class ReplicaLink(Protocol):
 
     When the iterator is closed early, the engine aborts the request.
     """
+
+    def observe(self, reports: Iterable[ReplicaReport]) -> None:
+        """The replicas as the controller knows them now, of any pool."""
+        ...
 
     def call(self, request: EngineRequest, *, replica_id: str) -> AsyncIterator[list[EngineReply]]:
         """Replies of the engine, several at once if they came at once. Raises LinkError.

@@ -77,6 +77,7 @@ class Service:
         if directive.replicas is None:
             return  # those known before stay in use
         for front in self._fronts.values():
+            front.link.observe(directive.replicas)
             front.dispatcher.observe(directive.replicas)
 
     def fail_open(self) -> None:

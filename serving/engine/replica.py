@@ -1,7 +1,8 @@
 """The engine replica: the Serve deployment around one engine.
 
-It answers requests of the gateway, reports its load to the controller about once a second, and
-dies at once when its engine does: a live actor in front of a dead engine would only delay Serve.
+Gateways reach it over a socket (`serving.engine.listener`). It reports its load to the controller
+about once a second, and dies at once when its engine does: a live actor in front of a dead engine
+would only delay Serve.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 
 import ray
 from ray import serve
 
 from serving.engine.engine import Engine
+from serving.engine.listener import Listener
 from serving.loopback import bind_to_node_address
-from serving.messages import EngineReply, EngineRequest, EngineSpec, ReplicaReport
+from serving.messages import EngineSpec, ReplicaReport
 
 REPORT_INTERVAL_S = 1.0
 REPORT_TIMEOUT_S = 5.0
@@ -34,40 +35,22 @@ class EngineReplica:
         self._spec = spec
         self._replica_id = serve.get_replica_context().replica_id.unique_id
         self._engine = await Engine.start(spec)
+        self._listener = await Listener.start(
+            self._engine.generate, host=ray.util.get_node_ip_address(), secret=spec.link_secret
+        )
         self._started_s = time.time()
         self._controller: Any = None
         self._reporting = asyncio.create_task(self._report_until_dead())
 
-    async def generate(self, request: EngineRequest) -> AsyncIterator[list[EngineReply]]:
-        """Replies of the engine, as lists: whatever has arrived since the last one was taken.
+    async def __del__(self) -> None:
+        """Serve's hook before it ends a replica: the answers that were begun are finished.
 
-        The first reply is never held back; a list longer than one means the link was slower
-        than the engine, and one message then carries what would have been many.
+        Serve itself sees none of them, they travel beside it. It waits as long as it grants a
+        shutdown (`graceful_shutdown_timeout_s`).
         """
-        replies: asyncio.Queue[EngineReply | None] = asyncio.Queue()
-        pump = asyncio.create_task(self._pump(request, replies))
-        try:
-            finished = False
-            while not finished:
-                batch = [await replies.get()]
-                while not replies.empty():
-                    batch.append(replies.get_nowait())
-                finished = batch[-1] is None
-                ready = [reply for reply in batch if reply is not None]
-                if ready:
-                    yield ready
-            await pump
-        finally:
-            pump.cancel()  # reaches the engine as an abort if it is still generating
-
-    async def _pump(
-        self, request: EngineRequest, replies: asyncio.Queue[EngineReply | None]
-    ) -> None:
-        try:
-            async for reply in self._engine.generate(request):
-                replies.put_nowait(reply)
-        finally:
-            replies.put_nowait(None)
+        self._reporting.cancel()  # no gateway should choose this replica any more
+        await self._listener.leave()
+        await self._listener.close()
 
     async def check_health(self) -> None:
         """Called by Serve; raises if the engine is dead."""
@@ -82,6 +65,7 @@ class EngineReplica:
             sent_s=time.time(),
             started_s=self._started_s,
             pid=os.getpid(),
+            address=self._listener.address,
             running=int(stats["running"]),
             waiting=int(stats["waiting"]),
             kv_usage=stats["kv_usage"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,6 +53,7 @@ def report(
         sent_s=sent_s,
         started_s=0.0,
         pid=1,
+        address="127.0.0.1:1",
         running=0,
         waiting=0,
         kv_usage=kv_usage,
@@ -134,6 +135,9 @@ class FakeLink:
     by_replica: dict[str, Script] = field(default_factory=dict)
     calls: list[tuple[str, EngineRequest]] = field(default_factory=list)
     running: int = 0
+
+    def observe(self, reports: Iterable[ReplicaReport]) -> None:
+        del reports
 
     async def call(
         self, request: EngineRequest, *, replica_id: str
