@@ -23,6 +23,10 @@ def command(
         int | None, typer.Option(min=1, help="Default: what the model's context leaves.")
     ] = None,
     temperature: Annotated[float, typer.Option(min=0.0, max=2.0)] = 0.0,
+    api_key: Annotated[
+        str | None,
+        typer.Option(envvar="SHARDWISE_API_KEY", help="Where the service asks for one."),
+    ] = None,
 ) -> None:
     """Ask, and print the answer as it comes."""
     progress = Instance.default().progress()
@@ -40,7 +44,7 @@ def command(
     for question in [message] if message is not None else _questions():
         history.append({"role": "user", "content": question})
         answer = ""
-        for text in _stream(progress.endpoint, {**asked, "messages": history}):
+        for text in _stream(progress.endpoint, {**asked, "messages": history}, api_key=api_key):
             answer += text
             console.print(text, end="", markup=False)
         console.print()
@@ -55,11 +59,14 @@ def _questions() -> Iterator[str]:
             return
 
 
-def _stream(endpoint: str, body: dict[str, Any]) -> Iterator[str]:
+def _stream(endpoint: str, body: dict[str, Any], *, api_key: str | None) -> Iterator[str]:
     """Pieces of the answer. Raises UnavailableError with what the service said."""
     url = f"{endpoint}/chat/completions"
+    headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
     try:
-        with httpx.stream("POST", url, json=body, timeout=_TIMEOUT, trust_env=False) as response:
+        with httpx.stream(
+            "POST", url, json=body, headers=headers, timeout=_TIMEOUT, trust_env=False
+        ) as response:
             if response.status_code != 200:
                 response.read()
                 raise _refusal(response)

@@ -16,6 +16,7 @@ from cli import (
     compare,
     down,
     export,
+    key,
     plan,
     replay,
     search,
@@ -48,6 +49,7 @@ app.command("setup", help="Make the bundled model ready to be served.")(setup.co
 app.command("up", help="Serve a plan.")(up.command)
 app.command("status", help="Show replicas, queue, tier, forecast, decisions.")(status.command)
 app.command("chat", help="Talk to the running service.")(chat.command)
+app.command("key", help="Make an API key.")(key.command)
 app.command("down", help="Stop the service and all it started.")(down.command)
 app.command("replay", help="Run a decision log again and compare.")(replay.command)
 app.command("validate", help="Compare predictions with measured runs.")(validate.command)

@@ -25,6 +25,7 @@ from cluster.ray_backend.inventory import local_cluster
 from rl_search.pool_checks import DIMS_NOT_SERVED
 from serving.config import ServeConfig, controller_params, load_serve_config
 from serving.instance import INSTANCE_VARIABLE, Instance, Progress
+from serving.keys import load_keys
 from serving.sources import resolve_sources
 
 _POLL_S = 0.25
@@ -52,6 +53,8 @@ def command(
     loaded = load_plan(plan)
     settings = load_serve_config(config)
     controller_params(loaded, settings)  # numbers that cannot work are said now, not in a minute
+    if settings.access.keys_file is not None and address is None:
+        load_keys(settings.access.keys_file)  # elsewhere it is on the gateways' nodes
     sources = resolve_sources(loaded)
     _check_servable(loaded)
     resolved = _with_sources(loaded, sources)

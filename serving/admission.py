@@ -75,11 +75,14 @@ def fit(body: Body, front: PoolFront) -> Fit:
     )
 
 
-def engine_body(body: Body, *, granted: Granted, model: str) -> dict[str, Any]:
+def engine_body(
+    body: Body, *, granted: Granted, model: str, metered: bool = False
+) -> dict[str, Any]:
     """The body as the engine gets it: what the caller set, the serving pool's name, the grant.
 
     Nulls of the body itself are left out (the engine's own types do not take them everywhere);
-    those inside messages, tools and schemas mean something and stay.
+    those inside messages, tools and schemas mean something and stay. `metered`: a stream tells its
+    usage, asked for or not.
     """
     data = {
         name: value
@@ -87,6 +90,8 @@ def engine_body(body: Body, *, granted: Granted, model: str) -> dict[str, Any]:
         if value is not None
     }
     data["model"] = model
+    if metered and body.stream:
+        data["stream_options"] = {**data.get("stream_options", {}), "include_usage": True}
     if not granted.logprobs:
         data.pop("logprobs", None)
         data.pop("top_logprobs", None)

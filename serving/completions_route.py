@@ -24,14 +24,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from cluster.priority import Priority
+from serving.access import Caller
 from serving.degrade import TIER_HEADER
-from serving.delivery import DONE
-from serving.errors import ApiError, bad_request, body_too_large, from_engine, internal_error
+from serving.errors import ApiError, body_too_large, from_engine, internal_error
 from serving.messages import EngineError, EngineReply
+from serving.metering import DONE
 from serving.requests import BodyKind
 from serving.service import Service
 
-PRIORITY_HEADER = "X-Shardwise-Priority"
 REQUEST_ID_HEADER = "X-Request-Id"
 # nginx's status for a caller that left before the answer; only metrics ever see it.
 CALLER_LEFT = 499
@@ -56,6 +56,7 @@ class CompletionsRoute:
         """Answer one request."""
         exchange = _Exchange(self._service, scope=scope, send=send)
         try:
+            exchange.enter()  # before anything is read of who may not ask
             raw = await _read(Request(scope, receive), limit=self._service.limits.max_body_bytes)
         except ClientDisconnect:
             return exchange.count()
@@ -81,6 +82,12 @@ class _Exchange:
         self._started = False
         self._pool = "none"
         self._priority = Priority.STANDARD
+        self._caller = Caller(priority=self._priority)
+
+    def enter(self) -> None:
+        """Who asks. Raises ApiError."""
+        self._caller = self._service.door.caller(self._headers)
+        self._priority = self._caller.priority
 
     async def run(self, raw: bytes, *, kind: BodyKind) -> None:
         """Answer, and count how it ended."""
@@ -109,9 +116,8 @@ class _Exchange:
         self._service.metrics.requests.labels(*labels).inc()
 
     async def _answer(self, raw: bytes, *, kind: BodyKind) -> None:
-        self._priority = _priority_of(self._headers)
         admitted = await self._service.admit(
-            raw, kind=kind, priority=self._priority, arrived_s=self._arrived_s
+            raw, kind=kind, caller=self._caller, arrived_s=self._arrived_s
         )
         self._pool = admitted.front.pool
         headers = {**self._common(), **admitted.headers}
@@ -224,15 +230,3 @@ def _request_id(headers: Headers) -> str:
     given = headers.get(REQUEST_ID_HEADER, "")
     usable = 0 < len(given) <= _LONGEST_ID and given.isascii() and given.isprintable()
     return given if usable else uuid.uuid4().hex
-
-
-def _priority_of(headers: Headers) -> Priority:
-    value = headers.get(PRIORITY_HEADER, Priority.STANDARD)
-    try:
-        return Priority(value.strip().lower())
-    except ValueError as error:
-        raise bad_request(
-            f"Header {PRIORITY_HEADER} is '{value}'; use vip, standard or batch.",
-            param=PRIORITY_HEADER,
-            code="invalid_value",
-        ) from error

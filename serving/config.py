@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from autoscaler.params import (
     ControllerParams,
@@ -59,6 +59,19 @@ class LimitsSection(_Section):
     max_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1)
 
 
+class AccessSection(_Section):
+    """Who may ask. `keys_file`: absolute, read by the gateways on their nodes; None: anyone."""
+
+    keys_file: Path | None = None
+
+    @field_validator("keys_file")
+    @classmethod
+    def _absolute(cls, path: Path | None) -> Path | None:
+        if path is not None and not path.is_absolute():
+            raise ValueError(f"'{path}' is not an absolute path; gateways read it on their nodes")
+        return path
+
+
 class SteeringSection(_Section):
     """How the controller steers; see docs/policies.md for every number.
 
@@ -85,6 +98,7 @@ class ServeConfig(_Section):
 
     http: HttpSection = HttpSection()
     limits: LimitsSection = LimitsSection()
+    access: AccessSection = AccessSection()
     steering: SteeringSection = SteeringSection()
 
 
@@ -105,7 +119,7 @@ def load_serve_config(path: Path | None) -> ServeConfig:
             source=str(path),
             field="",
             problem=f"holds a {type(data).__name__}, not sections.",
-            fix="write sections http, limits, steering (docs/operations.md).",
+            fix="write sections http, limits, access, steering (docs/operations.md).",
         )
     try:
         return ServeConfig.model_validate(data)

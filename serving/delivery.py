@@ -18,16 +18,15 @@ from dataclasses import dataclass, replace
 from autoscaler.snapshot import Tier
 from cluster.priority import Priority
 from cluster.waiting_line import Ask
+from serving.access import Reserve
 from serving.admission import PoolFront
 from serving.config import LimitsSection
 from serving.dispatch import Slot
 from serving.errors import ApiError, from_engine, too_busy, unavailable
 from serving.messages import EngineError, EngineReply, EngineRequest
+from serving.metering import DONE, Meter
 from serving.metrics import GatewayMetrics
 from serving.replica_link import LinkError
-
-# The payload with which OpenAI's streams end.
-DONE = "[DONE]"
 
 
 @dataclass
@@ -48,13 +47,18 @@ class Stance:
 
 @dataclass(frozen=True, kw_only=True)
 class Admitted:
-    """A request that may be served, and what the tier left of it (`headers` say so)."""
+    """A request that may be served, and what the tier left of it (`headers` say so).
+
+    `reserve` and `meter`: what its caller was charged, and what it uses.
+    """
 
     front: PoolFront
     request: EngineRequest
     priority: Priority
     headers: Mapping[str, str]
     arrived_s: float
+    reserve: Reserve
+    meter: Meter | None
 
 
 class Delivery:

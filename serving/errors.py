@@ -52,6 +52,45 @@ def bad_request(message: str, *, param: str | None = None, code: str | None = No
     return ApiError(400, message, type="invalid_request_error", code=code, param=param)
 
 
+def unauthorized(problem: str) -> ApiError:
+    """401: who asks is not known."""
+    return ApiError(
+        401,
+        f"{problem} Send 'Authorization: Bearer KEY' with a key that the operator gave you.",
+        type="authentication_error",
+        code="invalid_api_key",
+    )
+
+
+def forbidden(message: str, *, param: str, code: str) -> ApiError:
+    """403: who asks is known, and may not."""
+    return ApiError(403, message, type="permission_error", code=code, param=param)
+
+
+def rate_exceeded(
+    *, key: str, what: str, limit: float, left: float, wanted: float, retry_after_s: float
+) -> ApiError:
+    """429: the key has used its budget. `what`: requests or tokens, per minute."""
+    return ApiError(
+        429,
+        f"The API key '{key}' may ask for {limit:,.0f} {what} per minute; {max(0.0, left):,.0f} "
+        f"are left and {wanted:,.0f} are needed. Retry after {max(1, math.ceil(retry_after_s))} s.",
+        type="rate_limit_error",
+        code="rate_limit_exceeded",
+        retry_after_s=retry_after_s,
+    )
+
+
+def prompt_over_rate(*, prompt: int, limit: float, key: str) -> ApiError:
+    """400: waiting would not help."""
+    return bad_request(
+        f"The prompt has {prompt:,} tokens, and the API key '{key}' may use {limit:,.0f} per "
+        "minute: it would never be let in. Shorten the prompt, or ask for a higher "
+        "tokens_per_minute.",
+        code="prompt_over_rate_limit",
+    )
+
+
 def unknown_model(model: str, *, known: Iterable[str]) -> ApiError:
     """404 with the models there are."""
     names = ", ".join(f"'{name}'" for name in known)

@@ -24,6 +24,7 @@ from serving.direct_link import DirectLink
 from serving.dispatch import Dispatcher
 from serving.exchange import keep_in_step
 from serving.http_api import build_app
+from serving.keys import KeyRing
 from serving.loopback import bind_to_node_address
 from serving.messages import Directive, GatewayReport
 from serving.metrics import GatewayMetrics
@@ -58,6 +59,7 @@ class Gateway:
             fronts=[_front(pool, spec) for pool in spec.plan.pools],
             limits=spec.config.limits,
             metrics=GatewayMetrics(),
+            ring=_ring(spec.config),
         )
         self._controller: Any = None
         self._exchanging: asyncio.Task[None] | None = None
@@ -106,6 +108,11 @@ def _front(pool: PoolSection, spec: GatewaySpec) -> PoolFront:
         link=DirectLink(secret=spec.link_secret, reach_s=limits.reach_s, left=dispatcher.suspect),
         count=PromptCounter.load(spec.sources[pool.name]).count,
     )
+
+
+def _ring(config: ServeConfig) -> KeyRing | None:
+    path = config.access.keys_file
+    return None if path is None else KeyRing(path)
 
 
 def waiting_line(limits: LimitsSection) -> WaitingLine:

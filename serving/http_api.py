@@ -58,15 +58,23 @@ def _add_model_routes(app: FastAPI, service: Service) -> None:
     started_s = int(service.now_s())
 
     @app.get("/v1/models")
-    async def list_models() -> dict[str, Any]:
+    async def list_models(request: Request) -> dict[str, Any]:
+        caller = service.door.caller(request.headers)
         return {
             "object": "list",
-            "data": [_card(front, started_s=started_s) for front in service.fronts.values()],
+            "data": [
+                _card(front, started_s=started_s)
+                for name, front in service.fronts.items()
+                if caller.may_use(name)
+            ],
         }
 
     @app.get("/v1/models/{model:path}")
-    async def get_model(model: str) -> dict[str, Any]:
-        return _card(service.front_of(model), started_s=started_s)
+    async def get_model(model: str, request: Request) -> dict[str, Any]:
+        caller = service.door.caller(request.headers)
+        front = service.front_of(model)
+        caller.check_model(model)
+        return _card(front, started_s=started_s)
 
 
 def _add_operation_routes(app: FastAPI, service: Service, *, status: Status) -> None:

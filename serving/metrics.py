@@ -43,6 +43,12 @@ class GatewayMetrics:
             ["change"],
             registry=self.registry,
         )
+        self.key_tokens = Counter(
+            "shardwise_key_tokens",
+            "Tokens used by an API key, by kind: prompt, output",
+            ["key", "kind"],
+            registry=self.registry,
+        )
         self.ttft = Histogram(
             "shardwise_ttft_seconds",
             "Arrival at the gateway to first reply",

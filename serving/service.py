@@ -13,24 +13,30 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 
 from autoscaler.grant import Asked, grant
 from autoscaler.snapshot import Tier
-from cluster.priority import Priority
 from cluster.routing import predicted_tokens
+from serving.access import Caller, Door
 from serving.admission import Fit, PoolFront, engine_body, fit
 from serving.config import LimitsSection
 from serving.degrade import headers
 from serving.delivery import Admitted, Delivery, Stance
 from serving.errors import ApiError, unknown_model
+from serving.keys import KeyRing
 from serving.messages import Directive, EngineReply, EngineRequest, GatewayReport, PoolLoad
+from serving.metering import Meter
 from serving.metrics import GatewayMetrics
 from serving.offload import OffLoop
 from serving.requests import Body, BodyKind, ChatBody, parse_body
 
 
 class Service:
-    """The gateway's core, one per gateway process. `fronts`: the main pool's first."""
+    """The gateway's core, one per gateway process. `fronts`: the main pool's first.
+
+    `ring`: the API keys, None if anyone may ask.
+    """
 
     def __init__(
         self,
@@ -38,10 +44,12 @@ class Service:
         fronts: Sequence[PoolFront],
         limits: LimitsSection,
         metrics: GatewayMetrics,
+        ring: KeyRing | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.limits = limits
         self.metrics = metrics
+        self.door = Door(ring, clock=clock)
         self._fronts = {front.pool: front for front in fronts}
         self._main = fronts[0]
         self._light = self._fronts.get("light")
@@ -107,11 +115,13 @@ class Service:
             raise unknown_model(model, known=self.fronts) from None
 
     async def admit(
-        self, raw: bytes, *, kind: BodyKind, priority: Priority, arrived_s: float
+        self, raw: bytes, *, kind: BodyKind, caller: Caller, arrived_s: float
     ) -> Admitted:
         """Check a request and fit it to the tier. Raises ApiError."""
         body = await self._off_loop.run(lambda: parse_body(raw, kind), size_bytes=len(raw))
+        priority = caller.priority
         asked_front = self.front_of(body.model)
+        caller.check_model(body.model)
         asked = await self._fit(body, front=asked_front, size_bytes=len(raw))
         yields = asked_front is self._main
         light = await self._light_fit(body, size_bytes=len(raw)) if yields else None
@@ -128,29 +138,59 @@ class Service:
             tier=self.tier,
             output_cap=self.limits.output_cap,
         )
+        reserve = caller.reserve(
+            prompt=asked.prompt_tokens,
+            output=self._output(asked, limit=granted.max_tokens, front=asked_front),
+            now_s=self._clock(),
+        )
         front = self._light if granted.light and self._light is not None else asked_front
         front.dispatcher.arrived(self._tokens(asked, limit=asked.max_tokens, front=asked_front))
         self._count_changes(["shed"] if granted.refused else granted.changes)
         if granted.refused:
+            reserve.void(self._clock())
             raise self._stance.busy("The service sheds load", code="overloaded")
         if front.dispatcher.line_full_for(priority):
+            reserve.void(self._clock())
             raise self._stance.busy("The waiting line is full", code="queue_full")
         return Admitted(
             front=front,
             request=EngineRequest(
                 kind="chat" if isinstance(body, ChatBody) else "completions",
-                body=engine_body(body, granted=granted, model=front.model_name),
+                body=engine_body(
+                    body, granted=granted, model=front.model_name, metered=caller.key is not None
+                ),
                 request_id=uuid.uuid4().hex,
                 tokens=self._tokens(asked, limit=granted.max_tokens, front=asked_front),
             ),
             priority=priority,
-            headers=headers(granted, tier=self.tier),
+            headers=headers(granted, tier=self.tier) | reserve.headers(self._clock()),
             arrived_s=arrived_s,
+            reserve=reserve,
+            meter=None if caller.key is None else _meter(body, prompt=asked.prompt_tokens),
         )
 
     def replies(self, admitted: Admitted) -> AsyncGenerator[list[EngineReply], None]:
         """The answer; see `Delivery.replies`."""
-        return self._delivery.replies(admitted)
+        replies = self._delivery.replies(admitted)
+        if admitted.meter is None:
+            return replies
+        return self._metered(admitted, admitted.meter, replies)
+
+    async def _metered(
+        self, admitted: Admitted, meter: Meter, replies: AsyncGenerator[list[EngineReply], None]
+    ) -> AsyncGenerator[list[EngineReply], None]:
+        """The answer, and at its end, however it comes, what it has used is charged."""
+        try:
+            async with aclosing(replies):
+                async for batch in replies:
+                    told = meter.hear(batch)
+                    if told:
+                        yield told
+        finally:
+            key, used = admitted.reserve.key, self.metrics.key_tokens
+            used.labels(key, "prompt").inc(meter.prompt)
+            used.labels(key, "output").inc(meter.output)
+            admitted.reserve.settle(used=meter.prompt + meter.output, now_s=self._clock())
 
     async def _fit(self, body: Body, *, front: PoolFront, size_bytes: int) -> Fit:
         return await self._off_loop.run(lambda: fit(body, front), size_bytes=size_bytes)
@@ -166,10 +206,14 @@ class Service:
             return None
 
     def _tokens(self, asked: Fit, *, limit: int | None, front: PoolFront) -> float:
-        output = min(front.expected_output if limit is None else limit, asked.room)
         return predicted_tokens(
-            prompt_tokens=asked.prompt_tokens, max_output_tokens=output * asked.sequences
+            prompt_tokens=asked.prompt_tokens,
+            max_output_tokens=self._output(asked, limit=limit, front=front),
         )
+
+    def _output(self, asked: Fit, *, limit: int | None, front: PoolFront) -> int:
+        """Most output tokens of all answers, or as many as are usual where no limit is set."""
+        return asked.sequences * min(front.expected_output if limit is None else limit, asked.room)
 
     def _count_changes(self, changes: Sequence[str]) -> None:
         for change in changes:
@@ -177,3 +221,8 @@ class Service:
 
     def _loads(self) -> list[PoolLoad]:
         return [front.dispatcher.load() for front in self._fronts.values()]
+
+
+def _meter(body: Body, *, prompt: int) -> Meter:
+    wanted = body.stream_options
+    return Meter(prompt=prompt, shown=wanted is not None and wanted.include_usage)

@@ -19,6 +19,7 @@ from serving.admission import PoolFront
 from serving.config import LimitsSection
 from serving.dispatch import Dispatcher
 from serving.http_api import build_app
+from serving.keys import KeyRing
 from serving.messages import (
     Directive,
     EngineError,
@@ -212,6 +213,7 @@ class Stage:
     main_context: int = 100
     light_context: int = 100
     link: FakeLink = field(default_factory=FakeLink)
+    ring: KeyRing | None = None
 
     def __post_init__(self) -> None:
         self.clock = Clock()
@@ -243,6 +245,7 @@ class Stage:
             ],
             limits=self.limits,
             metrics=self.metrics,
+            ring=self.ring,
             clock=self.clock,
         )
 
@@ -286,7 +289,14 @@ class Stage:
 class Caller:
     """An ASGI client that can leave at any moment, and sees each event when it is sent."""
 
-    def __init__(self, app: FastAPI, body: dict[str, Any], *, path: str = "/v1/chat/completions"):
+    def __init__(
+        self,
+        app: FastAPI,
+        body: dict[str, Any],
+        *,
+        path: str = "/v1/chat/completions",
+        key: str | None = None,
+    ):
         self._incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._incoming.put_nowait({"type": "http.request", "body": json.dumps(body).encode()})
         self._sent = asyncio.Event()
@@ -303,7 +313,10 @@ class Caller:
             "query_string": b"",
             "root_path": "",
             "scheme": "http",
-            "headers": [(b"content-type", b"application/json")],
+            "headers": [
+                (b"content-type", b"application/json"),
+                *([] if key is None else [(b"authorization", f"Bearer {key}".encode())]),
+            ],
             "client": ("127.0.0.1", 1),
             "server": ("127.0.0.1", 2),
         }
