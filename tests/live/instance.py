@@ -87,9 +87,16 @@ def link_models(home: Path) -> None:
     (home / "models").symlink_to(model_cache(), target_is_directory=True)
 
 
-def write_config(path: Path, *, port: int, steering: dict[str, float]) -> Path:
+def write_config(
+    path: Path, *, port: int, steering: dict[str, float], keys_file: Path | None = None
+) -> Path:
     """A serving configuration file."""
     limits = {"queue_wait_s": 90.0, "output_cap": 24}
-    config = {"http": {"port": port}, "limits": limits, "steering": steering}
+    config = {
+        "http": {"port": port},
+        "limits": limits,
+        "steering": steering,
+        "access": {"keys_file": None if keys_file is None else str(keys_file)},
+    }
     path.write_text(yaml.safe_dump(config))
     return path

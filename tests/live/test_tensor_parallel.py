@@ -1,13 +1,19 @@
-"""A TP=2 plan becomes two Ray workers in one placement group: asked of Ray, not of ourselves."""
+"""A TP=2 plan becomes two Ray workers in one placement group: asked of Ray, not of ourselves.
+
+Its service asks for a key, so what a key is charged is compared with what the engine has done.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from serving.bundled import bundled_path
 from tests.live.instance import LiveInstance, free_port, link_models, write_config
@@ -37,40 +43,88 @@ def make_tiny_model(directory: Path) -> None:
     tokenizer.save_pretrained(directory)
 
 
-def test_tensor_parallel_ranks_share_a_placement_group(tmp_path: Path) -> None:
-    model = tmp_path / "tiny"
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    """A tiny model on two ranks, behind a key."""
+
+    instance: LiveInstance
+    key: str
+
+    def ask(self, *, key: str | None, **fields: Any) -> httpx.Response:
+        return httpx.post(
+            f"{self.instance.url}/v1/completions",
+            json={"model": "tiny", "prompt": "one two three", "max_tokens": 4, **fields},
+            headers={} if key is None else {"Authorization": f"Bearer {key}"},
+            timeout=120.0,
+        )
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("tp2")
+    model = folder / "tiny"
     make_tiny_model(model)
-    instance = LiveInstance(tmp_path / "home", free_port())
+    instance = LiveInstance(folder / "home", free_port())
     instance.home.mkdir()
     link_models(instance.home)
-    plan = tmp_path / "plan.json"
+    plan = folder / "plan.json"
     planned = instance.command(
         *("plan", "--model", str(model), "--served-name", "tiny", "--cluster", "1x2xcpu"),
         *("--isl", "64", "--osl", "32", "--max-model-len", "256", "--out", str(plan)),
     )
     assert planned.returncode == 0, planned.stderr
     _force_tp2(plan)
-    config = write_config(tmp_path / "serve.yaml", port=instance.port, steering={})
+    keys = folder / "keys.yaml"
+    made = instance.command("key", "team", "--file", str(keys), "--tokens-per-minute", "1000")
+    assert made.returncode == 0, made.stderr
+    config = write_config(folder / "serve.yaml", port=instance.port, steering={}, keys_file=keys)
     try:
         up = instance.command("up", str(plan), "--config", str(config), timeout_s=420.0)
         assert up.returncode == 0, up.stdout + up.stderr
-        answer = httpx.post(
-            f"{instance.url}/v1/completions",
-            json={"model": "tiny", "prompt": "one two three", "max_tokens": 4},
-            timeout=120.0,
-        )
-        assert answer.status_code == 200, answer.text
-        assert answer.json()["usage"]["completion_tokens"] == 4
-        actors, groups = _ray_state(instance)
+        yield Served(instance=instance, key=made.stdout.split()[-1])
     finally:
         down = instance.command("down")
     assert down.returncode == 0
+
+
+def test_tensor_parallel_ranks_share_a_placement_group(served: Served) -> None:
+    answer = served.ask(key=served.key)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["usage"]["completion_tokens"] == 4
+    actors, groups = _ray_state(served.instance)
     workers = [a for a in actors if a["class_name"] == "CpuRayWorker" and a["state"] == "ALIVE"]
     assert len(workers) == 2
     assert len({worker["placement_group_id"] for worker in workers}) == 1
     group = next(g for g in groups if g["placement_group_id"] == workers[0]["placement_group_id"])
     assert group["state"] == "CREATED"
     assert len(group["bundles"]) == 2
+
+
+def test_a_key_is_charged_what_the_engine_has_used(served: Served) -> None:
+    for wrong in (None, "sw-wrong"):
+        refused = served.ask(key=wrong)
+        assert refused.status_code == 401
+        assert refused.json()["error"]["code"] == "invalid_api_key"
+    before = _used(served)
+    whole = served.ask(key=served.key, max_tokens=5, ignore_eos=True)
+    used = whole.json()["usage"]
+    streamed = served.ask(key=served.key, max_tokens=7, ignore_eos=True, stream=True)
+    assert '"choices":[]' not in streamed.text, "nobody asked for the usage"
+    assert streamed.text.endswith("data: [DONE]\n\n")
+    assert int(streamed.headers["x-ratelimit-limit-tokens"]) == 1000
+    after = _used(served)
+    assert after["output"] - before["output"] == 5 + 7
+    assert after["prompt"] - before["prompt"] == 2 * used["prompt_tokens"]
+
+
+def _used(served: Served) -> dict[str, float]:
+    text = httpx.get(f"{served.instance.url}/metrics", timeout=30.0).text
+    counted = {"prompt": 0.0, "output": 0.0}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name == "shardwise_key_tokens_total":
+                counted[sample.labels["kind"]] = sample.value
+    return counted
 
 
 def _force_tp2(path: Path) -> None:
