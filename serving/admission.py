@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,8 @@ class PoolFront:
     """One pool as the gateway fronts it.
 
     `max_context`: tokens, prompt and output. `expected_output`: output tokens predicted for a
-    request that sets no limit. `count`: tokens of each prompt in a body, raises ApiError.
+    request that sets no limit. `count`: tokens of each prompt in a body, raises ApiError. `decode`:
+    text of token ids. `parsed`: the engine makes more of a chat answer than its text.
     """
 
     pool: str
@@ -28,6 +29,8 @@ class PoolFront:
     dispatcher: Dispatcher
     link: ReplicaLink
     count: Callable[[Body], list[int]]
+    decode: Callable[[Sequence[int]], str]
+    parsed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

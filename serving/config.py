@@ -41,8 +41,9 @@ class LimitsSection(_Section):
     """What the gateway accepts.
 
     `queue_wait_s`: how long a request may wait in line before it is refused. `attempts`: replicas
-    a request is tried on. `reach_s`: how long connecting to a replica may take. `output_cap`:
-    longest output in tier 2 and above. `*_delay_s`: how long a class lets a VIP pass.
+    a request is tried on. `resumes`: how often a broken stream is taken up elsewhere. `reach_s`:
+    how long connecting to a replica may take. `output_cap`: longest output in tier 2 and above.
+    `*_delay_s`: how long a class lets a VIP pass.
     `max_body_bytes`: the largest request body that is read. `silence_s`: longest gap between two
     events of a stream; `answer_s`: longest time to a whole answer. Then the replica counts as hung.
     """
@@ -50,6 +51,7 @@ class LimitsSection(_Section):
     max_queued: int = Field(default=512, ge=1)
     queue_wait_s: float = Field(default=60.0, gt=0)
     attempts: int = Field(default=3, ge=1)
+    resumes: int = Field(default=3, ge=0)
     reach_s: float = Field(default=10.0, gt=0)
     output_cap: int = Field(default=128, ge=1)
     standard_delay_s: float = Field(default=30.0, ge=0)

@@ -3,8 +3,9 @@
     line → slot on a replica → replies → slot given back
 
 Invariants: every slot is given back and every place in line left, whatever ends a request; a
-request is retried only while nothing of its answer has been passed on; an event passed on is never
-passed on again; an answer that ends early ends with an error.
+request is retried only while nothing of its answer has been passed on, and then taken up where it
+broke off, if it can be (`serving.resumption`); an event passed on is never passed on again; an
+answer that ends early ends with an error.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from serving.messages import EngineError, EngineReply, EngineRequest
 from serving.metering import DONE, Meter
 from serving.metrics import GatewayMetrics
 from serving.replica_link import LinkError
+from serving.resumption import Resumption
+from serving.transcript import Transcript
 
 
 @dataclass
@@ -49,7 +52,8 @@ class Stance:
 class Admitted:
     """A request that may be served, and what the tier left of it (`headers` say so).
 
-    `reserve` and `meter`: what its caller was charged, and what it uses.
+    `reserve` and `meter`: what its caller was charged, and what it uses. `transcript`: what a
+    stream that could be taken up has said.
     """
 
     front: PoolFront
@@ -59,6 +63,21 @@ class Admitted:
     arrived_s: float
     reserve: Reserve
     meter: Meter | None
+    transcript: Transcript | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """What one replica is asked. `said`: where its tokens are noted; `rest`: of a broken stream."""
+
+    request: EngineRequest
+    said: Transcript | None
+    rest: Resumption | None = None
+
+    def heard(self, replies: list[EngineReply]) -> list[EngineReply]:
+        """What of these is for the caller, in the words of the stream it has."""
+        told = replies if self.said is None else self.said.hear(replies)
+        return told if self.rest is None else [self.rest.told(reply) for reply in told]
 
 
 class Delivery:
@@ -83,6 +102,7 @@ class Delivery:
         Raises ApiError before the first reply; after it, an error of the engine or the link comes
         as the last reply, an `EngineError`. Close the iterator to cancel.
         """
+        attempt = Attempt(request=admitted.request, said=admitted.transcript)
         error: EngineError | None = None
         failed: dict[str, float] = {}
         for _ in range(self._limits.attempts):
@@ -90,8 +110,11 @@ class Delivery:
                 self._metrics.retries.labels(admitted.front.pool).inc()
             slot = await self._place(admitted, failed=failed, error=error)
             started = False
+            if admitted.transcript is not None:
+                admitted.transcript.begin()
             try:
-                async with aclosing(self._call(admitted, replica_id=slot.replica_id)) as batches:
+                calling = self._call(admitted.front, attempt, replica_id=slot.replica_id)
+                async with aclosing(calling) as batches:
                     async for batch in batches:
                         if isinstance(batch, EngineError):
                             error = batch
@@ -104,42 +127,82 @@ class Delivery:
                         return
             finally:
                 slot.release()
+            failed = {**failed, slot.replica_id: self._clock()}
             if started:
-                self._metrics.broken.labels(admitted.front.pool).inc()
-                yield [error]
+                async with aclosing(self._resumed(admitted, error, failed=failed)) as batches:
+                    async for more in batches:
+                        yield more
                 return
             if not error.retryable:
                 raise from_engine(error.status, error.message)
-            failed = {**failed, slot.replica_id: self._clock()}
         raise self._gave_up(f"after {self._limits.attempts} attempts", error)
 
+    async def _resumed(
+        self, admitted: Admitted, error: EngineError, *, failed: dict[str, float]
+    ) -> AsyncGenerator[list[EngineReply], None]:
+        """The rest of an answer that broke off, from other replicas; or the error that ends it."""
+        front, said = admitted.front, admitted.transcript
+        for _ in range(self._limits.resumes):
+            if said is None or not error.retryable:
+                break
+            rest = Resumption.of(admitted.request, said, max_context=front.max_context)
+            if rest is None:
+                break
+            if rest.request is None:
+                yield rest.end(said)
+                return
+            try:
+                slot = await self._place(admitted, failed=failed, error=error)
+            except ApiError as refusal:
+                error = EngineError(status=503, message=refusal.message, retryable=False)
+                break
+            self._metrics.resumed.labels(front.pool).inc()
+            attempt = Attempt(request=rest.request, said=said, rest=rest)
+            try:
+                calling = self._call(front, attempt, replica_id=slot.replica_id)
+                async with aclosing(calling) as batches:
+                    async for batch in batches:
+                        if isinstance(batch, EngineError):
+                            error = batch
+                            break
+                        yield batch
+                    else:
+                        return
+            finally:
+                slot.release()
+            failed = {**failed, slot.replica_id: self._clock()}
+        self._metrics.broken.labels(front.pool).inc()
+        yield [error]
+
     async def _call(
-        self, admitted: Admitted, *, replica_id: str
+        self, front: PoolFront, attempt: Attempt, *, replica_id: str
     ) -> AsyncGenerator[list[EngineReply] | EngineError, None]:
         """Replies of one attempt; whatever cuts them short is an EngineError at the end."""
         # A new id for each attempt: the engine may still be busy forgetting the one before.
-        request = replace(admitted.request, request_id=uuid.uuid4().hex)
+        request = replace(attempt.request, request_id=uuid.uuid4().hex)
         finished = False
         limit_s = self._limits.silence_s if request.stream else self._limits.answer_s
         try:
-            replies = admitted.front.link.call(request, replica_id=replica_id)
+            replies = front.link.call(request, replica_id=replica_id)
             async with aclosing(replies) as messages:  # type: ignore[type-var]
                 async for message in _never_silent(messages, limit_s=limit_s):
                     error = next((r for r in message if isinstance(r, EngineError)), None)
                     good = message if error is None else message[: message.index(error)]
                     if good:
                         finished = isinstance(good[-1], dict) or good[-1] == DONE
-                        yield good
+                        told = attempt.heard(good)
+                        if told:
+                            yield told
                     if error is not None:
                         yield error
                         return
         except TimeoutError:
-            admitted.front.dispatcher.suspect(replica_id)
+            front.dispatcher.suspect(replica_id)
             silent = f"replica {replica_id} said nothing for {limit_s:.0f} s"
             yield EngineError(status=504, message=silent, retryable=True)
             return
         except LinkError as lost:
-            admitted.front.dispatcher.suspect(replica_id)
+            front.dispatcher.suspect(replica_id)
             if not finished:
                 yield EngineError(status=503, message=str(lost), retryable=True)
             return

@@ -93,6 +93,7 @@ class Gateway:
 def _front(pool: PoolSection, spec: GatewaySpec) -> PoolFront:
     limits = spec.config.limits
     longest = pool.model.max_context
+    counter = PromptCounter.load(spec.sources[pool.name])
     dispatcher = Dispatcher(
         pool=pool.name,
         limits=replica_limits(pool, plan=spec.plan),
@@ -106,7 +107,9 @@ def _front(pool: PoolSection, spec: GatewaySpec) -> PoolFront:
         expected_output=spec.plan.workload.osl,
         dispatcher=dispatcher,
         link=DirectLink(secret=spec.link_secret, reach_s=limits.reach_s, left=dispatcher.suspect),
-        count=PromptCounter.load(spec.sources[pool.name]).count,
+        count=counter.count,
+        decode=counter.decode,
+        parsed=bool(pool.engine_args.get("reasoning_parser")),
     )
 
 

@@ -31,6 +31,12 @@ class GatewayMetrics:
             ["pool"],
             registry=self.registry,
         )
+        self.resumed = Counter(
+            "shardwise_resumed_streams",
+            "Streams taken up by another replica after theirs was lost",
+            ["pool"],
+            registry=self.registry,
+        )
         self.broken = Counter(
             "shardwise_broken_streams",
             "Answers cut short by an error after their first reply",

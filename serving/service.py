@@ -30,6 +30,8 @@ from serving.metering import Meter
 from serving.metrics import GatewayMetrics
 from serving.offload import OffLoop
 from serving.requests import Body, BodyKind, ChatBody, parse_body
+from serving.resumption import can_resume, with_ids
+from serving.transcript import Transcript
 
 
 class Service:
@@ -152,21 +154,25 @@ class Service:
         if front.dispatcher.line_full_for(priority):
             reserve.void(self._clock())
             raise self._stance.busy("The waiting line is full", code="queue_full")
+        request = EngineRequest(
+            kind="chat" if isinstance(body, ChatBody) else "completions",
+            body=engine_body(
+                body, granted=granted, model=front.model_name, metered=caller.key is not None
+            ),
+            request_id=uuid.uuid4().hex,
+            tokens=self._tokens(asked, limit=granted.max_tokens, front=asked_front),
+        )
+        parsed = front.parsed and request.kind == "chat"
+        noted = self.limits.resumes > 0 and not parsed and can_resume(request)
         return Admitted(
             front=front,
-            request=EngineRequest(
-                kind="chat" if isinstance(body, ChatBody) else "completions",
-                body=engine_body(
-                    body, granted=granted, model=front.model_name, metered=caller.key is not None
-                ),
-                request_id=uuid.uuid4().hex,
-                tokens=self._tokens(asked, limit=granted.max_tokens, front=asked_front),
-            ),
+            request=with_ids(request) if noted else request,
             priority=priority,
             headers=headers(granted, tier=self.tier) | reserve.headers(self._clock()),
             arrived_s=arrived_s,
             reserve=reserve,
             meter=None if caller.key is None else _meter(body, prompt=asked.prompt_tokens),
+            transcript=Transcript(front.decode) if noted else None,
         )
 
     def replies(self, admitted: Admitted) -> AsyncGenerator[list[EngineReply], None]:

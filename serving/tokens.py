@@ -67,6 +67,11 @@ class PromptCounter:
             )
         return counts
 
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of token ids, special ones left out."""
+        text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
+        return text
+
     def _count_chat(self, body: ChatBody) -> int:
         arguments = body.chat_template_kwargs or {}
         if reserved := sorted(_RESERVED & arguments.keys()):

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import openai
@@ -209,10 +210,80 @@ def test_killed_replica_costs_nobody_an_answer(live: LiveInstance) -> None:
     assert answer.status_code == 200, answer.text
     assert "Paris" in answer.json()["choices"][0]["message"]["content"]
     assert not result[0].malformed
-    # A stream that was under way ends with an error event; everything else is answered.
+    # These ask for log probabilities: a stream under way ends with an error event; everything else
+    # is answered.
     assert set(result[0].broken) <= {"stream"}
     assert set(result[0].statuses) == {200}
     print(f"answered {recovered_s:.1f} s after the kill")
+
+
+def test_streams_outlive_their_replica_token_for_token(live: LiveInstance) -> None:
+    until(lambda: live.pool("main")["ready"] >= 1, limit_s=90, what="a replica")
+    until(lambda: live.status()["tier"] == 0, limit_s=90, what="no tier")
+    undisturbed = Listener(live)
+    undisturbed.run()
+    assert len(undisturbed.words) > 30
+    listeners = [Listener(live) for _ in range(4)]
+    for listener in listeners:
+        listener.start()
+    until(lambda: all(len(one.words) > 5 for one in listeners), limit_s=60, what="some words")
+    for replica in live.status()["replicas"]:
+        if replica["pool"] == "main":
+            os.kill(replica["pid"], signal.SIGKILL)
+    assert not any(one.ended for one in listeners), "the replicas died too late to tell"
+    for listener in listeners:
+        listener.join(timeout=180)
+    for listener in listeners:
+        assert listener.ended == "[DONE]", listener.ended
+        assert "".join(listener.words) == "".join(undisturbed.words)
+        assert listener.usage == undisturbed.usage
+        assert len(listener.ids) == 1
+    text = httpx.get(f"{live.url}/metrics", timeout=30.0).text
+    resumed = next(
+        line for line in text.splitlines() if line.startswith("shardwise_resumed_streams_total{")
+    )
+    assert float(resumed.split()[-1]) >= 4
+
+
+class Listener(threading.Thread):
+    """Reads one greedy stream: its words, its ids, its usage, and the last payload."""
+
+    def __init__(self, live: LiveInstance) -> None:
+        super().__init__(daemon=True)
+        self.live = live
+        self.words: list[str] = []
+        self.ids: set[str] = set()
+        self.usage: dict[str, int] | None = None
+        self.ended = ""
+
+    def run(self) -> None:
+        body = {
+            "model": MODEL,
+            "messages": [{"role": "user", "content": "Count from one to one hundred in words."}],
+            "max_tokens": 64,
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        url = f"{self.live.url}/v1/chat/completions"
+        with httpx.stream("POST", url, json=body, timeout=180.0) as response:
+            for line in response.iter_lines():
+                payload = line.removeprefix("data: ")
+                if payload.startswith("{"):
+                    self._hear(json.loads(payload))
+                if payload == "[DONE]" or '"error"' in payload:
+                    self.ended = payload
+
+    def _hear(self, event: dict[str, Any]) -> None:
+        if "error" in event:
+            return
+        self.ids.add(event["id"])
+        if not event["choices"]:
+            usage = event["usage"]
+            self.usage = {k: usage[k] for k in ("prompt_tokens", "completion_tokens")}
+        for choice in event["choices"]:
+            self.words.append(choice["delta"].get("content") or "")
 
 
 @pytest.mark.parametrize(

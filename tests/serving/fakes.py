@@ -203,6 +203,11 @@ def count_words(body: Body) -> list[int]:
     return [len(p.split()) if isinstance(p, str) else len(p) for p in prompts]  # type: ignore[arg-type]
 
 
+def decode_words(tokens: Sequence[int]) -> str:
+    """Words of a tokenizer whose odd tokens above 1000 are halves of a character."""
+    return "".join("\ufffd" if token > 1000 and token % 2 else f"w{token}" for token in tokens)
+
+
 @dataclass
 class Stage:
     """A service over fakes: pools `main` (model "big") and, if asked for, `light` ("small")."""
@@ -240,6 +245,7 @@ class Stage:
                     dispatcher=self.dispatchers[pool],
                     link=self.link,
                     count=count_words,
+                    decode=decode_words,
                 )
                 for pool, (name, context) in pools.items()
             ],

@@ -171,6 +171,7 @@ async def test_models() -> None:
 async def test_every_series_is_rendered() -> None:
     stage = Stage(link=FakeLink(by_replica={"a": lost_after(), "b": lost_after("once")}))
     stage.metrics.key_tokens.labels("team", "output").inc()
+    stage.metrics.resumed.labels("main").inc()
     stage.ready("a", "b", tier=Tier.SHORT_OUTPUT)
     async with stage.client() as client:
         await client.post(CHAT, json=chat(stream=True))
@@ -194,6 +195,7 @@ async def test_every_series_is_rendered() -> None:
         "shardwise_queued_requests",
         "shardwise_ready_replicas",
         "shardwise_requests",
+        "shardwise_resumed_streams",
         "shardwise_retries",
         "shardwise_tier",
         "shardwise_ttft_seconds",

@@ -1,0 +1,81 @@
+"""What has a stream said so far, in tokens? Kept so that another replica can go on from there.
+
+The engine is asked for its token ids; before an event goes to the caller they are cut out again by
+pattern, since parsing every event would cost more than sending it. Inside a JSON string every quote
+is escaped, so the patterns match nothing a model can say.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from serving.messages import EngineReply
+from serving.metering import DONE
+
+_IDS = re.compile(r',"token_ids":\[([0-9,]*)\]')
+_PROMPT = re.compile(r',"prompt_token_ids":\[([0-9,]*)\]')
+_SILENT = ('"delta":{}', '"finish_reason":null')  # sent only because ids were asked for
+_ENDED, _USAGE = '"finish_reason":"', '"choices":[]'
+_PARTIAL = "\ufffd"  # what a tokenizer makes of a character whose bytes are not all there
+
+
+class Transcript:
+    """One stream's. `decode`: text of token ids."""
+
+    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
+        self._decode = decode
+        self.begin()
+
+    def begin(self) -> None:
+        """Nothing has been said: the request is tried anew."""
+        self._first: str | None = None
+        self.prompt: list[int] = []
+        self.tokens: list[int] = []
+        self.ended = False  # the engine has said why it ends
+        self.usage = False  # and what it used
+
+    @property
+    def first(self) -> dict[str, Any]:
+        """The first event, whose id, time and model all others have."""
+        found: dict[str, Any] = json.loads(self._first or "{}")
+        return found
+
+    def hear(self, replies: Sequence[EngineReply]) -> list[EngineReply]:
+        """Take note of replies; what is for the caller of them."""
+        return [told for reply in replies if (told := self._hear(reply)) is not None]
+
+    def break_off(self) -> None:
+        """The stream broke: tokens whose text never came are forgotten.
+
+        Those are the first bytes of a character whose others were still to come.
+        """
+        while self.tokens and self._decode(self.tokens[-_LOOK_BACK:]).endswith(_PARTIAL):
+            self.tokens.pop()
+
+    def _hear(self, reply: EngineReply) -> EngineReply | None:
+        if not isinstance(reply, str) or reply == DONE:
+            return reply
+        prompt = _PROMPT.search(reply)
+        if prompt is not None:
+            if not self.prompt:  # else it is that of a resumption
+                self.prompt = _numbers(prompt[1])
+            reply = _PROMPT.sub(',"prompt_token_ids":null', reply)
+        ids = _IDS.search(reply)
+        if ids is not None:
+            self.tokens += _numbers(ids[1])
+            reply = _IDS.sub(',"token_ids":null', reply)
+        self.ended = self.ended or _ENDED in reply
+        self.usage = self.usage or _USAGE in reply
+        if self._first is None:
+            self._first = reply
+        return None if all(part in reply for part in _SILENT) else reply
+
+
+_LOOK_BACK = 16  # tokens: more than any character is spread over
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",") if number]
