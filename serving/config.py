@@ -42,7 +42,9 @@ class LimitsSection(_Section):
 
     `queue_wait_s`: how long a request may wait in line before it is refused. `attempts`: replicas
     a request is tried on. `resumes`: how often a broken stream is taken up elsewhere. `reach_s`:
-    how long connecting to a replica may take. `output_cap`: longest output in tier 2 and above.
+    how long connecting to a replica may take. `reschedule_s`: after how long without a first token
+    a stream may be moved to a better replica, `moves` times. `output_cap`: longest output in tier 2
+    and above.
     `*_delay_s`: how long a class lets a VIP pass.
     `max_body_bytes`: the largest request body that is read. `silence_s`: longest gap between two
     events of a stream; `answer_s`: longest time to a whole answer. Then the replica counts as hung.
@@ -52,6 +54,8 @@ class LimitsSection(_Section):
     queue_wait_s: float = Field(default=60.0, gt=0)
     attempts: int = Field(default=3, ge=1)
     resumes: int = Field(default=3, ge=0)
+    reschedule_s: float = Field(default=0.5, gt=0)
+    moves: int = Field(default=2, ge=0)
     reach_s: float = Field(default=10.0, gt=0)
     output_cap: int = Field(default=128, ge=1)
     standard_delay_s: float = Field(default=30.0, ge=0)

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from typing import Any
 
 from autoscaler.snapshot import Tier
 from cluster.priority import Priority
@@ -80,6 +81,15 @@ class Attempt:
         return told if self.rest is None else [self.rest.told(reply) for reply in told]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Begun:
+    """An attempt under way: where, its first batch (None: there was none), and those to come."""
+
+    slot: Slot
+    batches: AsyncGenerator[list[EngineReply] | EngineError, None]
+    first: list[EngineReply] | EngineError | None
+
+
 class Delivery:
     """Answers admitted requests, one per gateway process."""
 
@@ -109,33 +119,64 @@ class Delivery:
             if error is not None:
                 self._metrics.retries.labels(admitted.front.pool).inc()
             slot = await self._place(admitted, failed=failed, error=error)
-            started = False
             if admitted.transcript is not None:
                 admitted.transcript.begin()
+            begun = await self._begin(admitted, attempt, slot)
+            started = False
             try:
-                calling = self._call(admitted.front, attempt, replica_id=slot.replica_id)
-                async with aclosing(calling) as batches:
-                    async for batch in batches:
-                        if isinstance(batch, EngineError):
-                            error = batch
-                            break
+                async with aclosing(begun.batches) as batches:
+                    batch = begun.first
+                    while batch is not None and not isinstance(batch, EngineError):
                         if not started:
                             started = True
                             self._observe_first(admitted)
                         yield batch
-                    else:
-                        return
+                        batch = await anext(batches, None)
             finally:
-                slot.release()
-            failed = {**failed, slot.replica_id: self._clock()}
+                begun.slot.release()
+            if batch is None:
+                return
+            error = batch
+            failed = {**failed, begun.slot.replica_id: self._clock()}
             if started:
-                async with aclosing(self._resumed(admitted, error, failed=failed)) as batches:
-                    async for more in batches:
+                async with aclosing(self._resumed(admitted, error, failed=failed)) as rest:
+                    async for more in rest:
                         yield more
                 return
             if not error.retryable:
                 raise from_engine(error.status, error.message)
         raise self._gave_up(f"after {self._limits.attempts} attempts", error)
+
+    async def _begin(self, admitted: Admitted, attempt: Attempt, slot: Slot) -> Begun:
+        """The first batch, from the replica of the slot or from a better one.
+
+        Second scheduling: a stream without a first token after `reschedule_s` is taken back, and
+        the engine drops it, where another replica scores higher. Of an answer that is not streamed
+        nobody could tell whether it has begun.
+        """
+        front, limits = admitted.front, self._limits
+        moves = limits.moves if admitted.request.stream else 0
+        while True:
+            batches = self._call(front, attempt, replica_id=slot.replica_id)
+            waiting = asyncio.ensure_future(anext(batches, None))
+            better = None
+            try:
+                while better is None and not waiting.done():
+                    limit_s = limits.reschedule_s if moves > 0 else None
+                    await asyncio.wait({waiting}, timeout=limit_s)
+                    if not waiting.done() and front.dispatcher.ready > 1:
+                        better = front.dispatcher.better(slot)
+                if better is None:
+                    return Begun(slot=slot, batches=batches, first=waiting.result())
+                # In the books before anything is awaited, or all that wait would go to one replica.
+                slot = front.dispatcher.move(slot, better)
+                await _drop(waiting, batches)
+            except BaseException:
+                slot.release()
+                await _drop(waiting, batches)
+                raise
+            moves -= 1
+            self._metrics.moved.labels(front.pool).inc()
 
     async def _resumed(
         self, admitted: Admitted, error: EngineError, *, failed: dict[str, float]
@@ -256,3 +297,10 @@ async def _never_silent(
         except StopAsyncIteration:
             return
         yield message
+
+
+async def _drop(waiting: asyncio.Future[Any], batches: AsyncGenerator[Any, None]) -> None:
+    """End a call that is being waited for; the engine forgets it."""
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    await batches.aclose()

@@ -92,6 +92,16 @@ class Dispatcher:
         finally:
             self._turns.pop(ticket.order, None)
 
+    def better(self, slot: Slot) -> str | None:
+        """A replica on which the request that holds this slot would do better, if it moved."""
+        return self._ledger.better(slot.tokens, slot.replica_id, self._clock())
+
+    def move(self, slot: Slot, replica_id: str) -> Slot:
+        """The same request on another replica; `slot` is given back."""
+        self._ledger.take(replica_id, slot.tokens)
+        slot.release()
+        return Slot(replica_id=replica_id, tokens=slot.tokens, release=self._give_back)
+
     def load(self) -> PoolLoad:
         """This gateway's traffic for the pool."""
         traffic = self._ledger.traffic(self._clock())

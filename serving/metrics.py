@@ -31,6 +31,12 @@ class GatewayMetrics:
             ["pool"],
             registry=self.registry,
         )
+        self.moved = Counter(
+            "shardwise_moved_requests",
+            "Streams without a first token taken back and given to a better replica",
+            ["pool"],
+            registry=self.registry,
+        )
         self.resumed = Counter(
             "shardwise_resumed_streams",
             "Streams taken up by another replica after theirs was lost",

@@ -171,6 +171,7 @@ async def test_models() -> None:
 async def test_every_series_is_rendered() -> None:
     stage = Stage(link=FakeLink(by_replica={"a": lost_after(), "b": lost_after("once")}))
     stage.metrics.key_tokens.labels("team", "output").inc()
+    stage.metrics.moved.labels("main").inc()
     stage.metrics.resumed.labels("main").inc()
     stage.ready("a", "b", tier=Tier.SHORT_OUTPUT)
     async with stage.client() as client:
@@ -191,6 +192,7 @@ async def test_every_series_is_rendered() -> None:
         "shardwise_in_flight_tokens",
         "shardwise_itl_seconds",
         "shardwise_key_tokens",
+        "shardwise_moved_requests",
         "shardwise_output_chunks",
         "shardwise_queued_requests",
         "shardwise_ready_replicas",

@@ -1,0 +1,128 @@
+"""A stream that has not begun is taken back and given to a better replica, and to no other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from serving.config import LimitsSection
+from serving.messages import EngineError
+from tests.serving.fakes import Caller, FakeLink, Gate, Stage, answering, chat, failing
+
+SOON_S = 0.02
+
+
+def stage(gate: Gate, *, moves: int = 2) -> Stage:
+    """Replica a says nothing until the gate opens; the others answer at once."""
+    limits = LimitsSection(reschedule_s=SOON_S, moves=moves)
+    made = Stage(
+        limits=limits,
+        max_requests=4,
+        link=FakeLink(answering("quick"), by_replica={"a": gate.script}),
+    )
+    made.ready("a")
+    return made
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def moved(on: Stage) -> float:
+    return on.value("shardwise_moved_requests_total", pool="main")
+
+
+async def two_on_a(on: Stage, **fields: object) -> list[Caller]:
+    app = on.app()
+    callers = [Caller(app, chat(stream=True, **fields)) for _ in range(2)]
+    await until(lambda: on.link.running == 2)
+    return callers
+
+
+async def test_one_of_two_that_wait_moves_to_the_replica_that_came() -> None:
+    gate = Gate()
+    on = stage(gate)
+    callers = await two_on_a(on)
+    await asyncio.sleep(3 * SOON_S)
+    assert moved(on) == 0, "there was no better one"
+    on.ready("a", "b")
+    await until(lambda: any(caller.ended for caller in callers))
+    assert moved(on) == 1
+    assert on.link.running == 1, "the replica it was taken from still works on it"
+    await asyncio.sleep(3 * SOON_S)
+    assert not all(caller.ended for caller in callers), "alone on a it would do as well on b"
+    gate.open.set()
+    await asyncio.gather(*(caller.task for caller in callers))
+    assert sorted("quick" in caller.text for caller in callers) == [False, True]
+    assert all(caller.text.count("[DONE]") == 1 for caller in callers)
+    on.assert_idle()
+
+
+async def test_what_has_begun_stays() -> None:
+    gate = Gate("begun")
+    on = stage(gate)
+    callers = await two_on_a(on)
+    for caller in callers:
+        await caller.saw("begun")
+    on.ready("a", "b")
+    await asyncio.sleep(5 * SOON_S)
+    assert moved(on) == 0
+    gate.open.set()
+    await asyncio.gather(*(caller.task for caller in callers))
+    on.assert_idle()
+
+
+async def test_an_answer_that_is_not_streamed_stays() -> None:
+    gate = Gate()
+    on = stage(gate)
+    app = on.app()
+    callers = [Caller(app, chat()) for _ in range(2)]
+    await until(lambda: on.link.running == 2)
+    on.ready("a", "b")
+    await asyncio.sleep(5 * SOON_S)
+    assert moved(on) == 0
+    gate.open.set()
+    await asyncio.gather(*(caller.task for caller in callers))
+    on.assert_idle()
+
+
+async def test_moves_are_bounded() -> None:
+    gate = Gate()
+    on = stage(gate, moves=0)
+    callers = await two_on_a(on)
+    on.ready("a", "b")
+    await asyncio.sleep(5 * SOON_S)
+    assert moved(on) == 0
+    gate.open.set()
+    await asyncio.gather(*(caller.task for caller in callers))
+    on.assert_idle()
+
+
+async def test_callers_that_leave_before_during_and_after_a_move_leave_nothing() -> None:
+    for pause_s in (0.0, SOON_S / 2, SOON_S, 1.2 * SOON_S, 2 * SOON_S):
+        gate, slow = Gate(), Gate()
+        on = stage(gate)
+        on.link.script = slow.script
+        callers = await two_on_a(on)
+        on.ready("a", "b")
+        await asyncio.sleep(pause_s)
+        for caller in callers:
+            caller.leave()
+        await asyncio.gather(*(caller.task for caller in callers))
+        on.assert_idle()
+
+
+async def test_a_failure_on_the_better_replica_is_tried_elsewhere() -> None:
+    gate = Gate()
+    on = stage(gate)
+    on.link.by_replica["b"] = failing(EngineError(status=500, message="no", retryable=True))
+    callers = await two_on_a(on)
+    on.ready("a", "b", "c")
+    await until(lambda: any(caller.ended for caller in callers))
+    gate.open.set()
+    await asyncio.gather(*(caller.task for caller in callers))
+    assert all(caller.status == 200 for caller in callers)
+    assert all('"error"' not in caller.text for caller in callers)
+    on.assert_idle()
