@@ -170,6 +170,11 @@ class PoolLedger:
         )
         return chosen.replica_id if score(request, chosen) > score(request, without) else None
 
+    def queues(self, replica_id: str, now_s: float) -> bool:
+        """Whether requests may wait inside a replica: it says so, or says nothing any more."""
+        report = self._reports.get(replica_id)
+        return report is None or report.waiting > 0 or now_s - report.sent_s > STALE_AFTER_S
+
     def take(self, replica_id: str, tokens: float) -> None:
         """Count a request as in flight on a replica."""
         held = self._held.setdefault(replica_id, _Held())

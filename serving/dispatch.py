@@ -93,8 +93,14 @@ class Dispatcher:
             self._turns.pop(ticket.order, None)
 
     def better(self, slot: Slot) -> str | None:
-        """A replica on which the request that holds this slot would do better, if it moved."""
-        return self._ledger.better(slot.tokens, slot.replica_id, self._clock())
+        """A replica on which the request that holds this slot would do better, if it moved.
+
+        None where nothing waits inside its replica: then it is being worked on.
+        """
+        now_s = self._clock()
+        if not self._ledger.queues(slot.replica_id, now_s):
+            return None
+        return self._ledger.better(slot.tokens, slot.replica_id, now_s)
 
     def move(self, slot: Slot, replica_id: str) -> Slot:
         """The same request on another replica; `slot` is given back."""

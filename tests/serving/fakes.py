@@ -46,7 +46,12 @@ class Clock:
 
 
 def report(
-    replica_id: str, *, sent_s: float, pool: str = "main", kv_usage: float = 0.0
+    replica_id: str,
+    *,
+    sent_s: float,
+    pool: str = "main",
+    kv_usage: float = 0.0,
+    waiting: int = 0,
 ) -> ReplicaReport:
     return ReplicaReport(
         pool=pool,
@@ -56,7 +61,7 @@ def report(
         pid=1,
         address="127.0.0.1:1",
         running=0,
-        waiting=0,
+        waiting=waiting,
         kv_usage=kv_usage,
     )
 
@@ -259,10 +264,18 @@ class Stage:
     def dispatcher(self) -> Dispatcher:
         return self.dispatchers["main"]
 
-    def ready(self, *replicas: str, light: Sequence[str] = (), tier: Tier = Tier.NORMAL) -> None:
-        """The controller says that these replicas have just reported."""
+    def ready(
+        self,
+        *replicas: str,
+        light: Sequence[str] = (),
+        tier: Tier = Tier.NORMAL,
+        queueing: Sequence[str] = (),
+    ) -> None:
+        """The controller says that these replicas have just reported; in some, requests wait."""
         now_s = self.clock()
-        reports = [report(replica, sent_s=now_s) for replica in replicas]
+        reports = [
+            report(replica, sent_s=now_s, waiting=int(replica in queueing)) for replica in replicas
+        ]
         reports += [report(replica, sent_s=now_s, pool="light") for replica in light]
         self.service.follow(directive(*reports, tier=tier))
 

@@ -7,7 +7,17 @@ from collections.abc import Callable
 
 from serving.config import LimitsSection
 from serving.messages import EngineError
-from tests.serving.fakes import Caller, FakeLink, Gate, Stage, answering, chat, failing
+from tests.serving.fakes import (
+    Caller,
+    FakeLink,
+    Gate,
+    Stage,
+    answering,
+    chat,
+    directive,
+    failing,
+    report,
+)
 
 SOON_S = 0.02
 
@@ -41,22 +51,53 @@ async def two_on_a(on: Stage, **fields: object) -> list[Caller]:
     return callers
 
 
-async def test_one_of_two_that_wait_moves_to_the_replica_that_came() -> None:
+async def test_those_that_wait_move_to_the_replica_that_came() -> None:
     gate = Gate()
     on = stage(gate)
     callers = await two_on_a(on)
     await asyncio.sleep(3 * SOON_S)
     assert moved(on) == 0, "there was no better one"
-    on.ready("a", "b")
-    await until(lambda: any(caller.ended for caller in callers))
-    assert moved(on) == 1
-    assert on.link.running == 1, "the replica it was taken from still works on it"
+    on.ready("a", "b", queueing="a")
+    await asyncio.gather(*(caller.task for caller in callers))
+    assert moved(on) == 2
+    assert all("quick" in caller.text for caller in callers)
+    assert all(caller.text.count("[DONE]") == 1 for caller in callers)
+    on.assert_idle()
+
+
+async def test_not_everyone_moves_to_the_same_place() -> None:
+    gate, slow = Gate(), Gate()
+    on = stage(gate, moves=1)
+    on.link.script = slow.script
+    app = on.app()
+    callers = [Caller(app, chat(stream=True)) for _ in range(4)]
+    await until(lambda: on.link.running == 4)
+    on.ready("a", "b", "c", queueing="a")
+    await until(lambda: moved(on) >= 2)
     await asyncio.sleep(3 * SOON_S)
-    assert not all(caller.ended for caller in callers), "alone on a it would do as well on b"
+    on_them = on.dispatcher.in_flight()
+    assert min(on_them["b"], on_them["c"]) >= 1
+    assert abs(on_them["b"] - on_them["c"]) <= 1
+    gate.open.set()
+    slow.open.set()
+    await asyncio.gather(*(caller.task for caller in callers))
+    on.assert_idle()
+
+
+async def test_what_is_being_worked_on_stays_until_its_replica_falls_silent() -> None:
+    gate = Gate()
+    on = stage(gate)
+    callers = await two_on_a(on)
+    on.ready("a", "b")
+    await asyncio.sleep(5 * SOON_S)
+    assert moved(on) == 0, "nothing waits inside a: it is busy with their prompts"
+    on.clock.now_s += 60
+    on.service.follow(
+        directive(report("a", sent_s=on.clock() - 60), report("b", sent_s=on.clock()))
+    )
+    await until(lambda: any(caller.ended for caller in callers))
     gate.open.set()
     await asyncio.gather(*(caller.task for caller in callers))
-    assert sorted("quick" in caller.text for caller in callers) == [False, True]
-    assert all(caller.text.count("[DONE]") == 1 for caller in callers)
     on.assert_idle()
 
 
@@ -66,7 +107,7 @@ async def test_what_has_begun_stays() -> None:
     callers = await two_on_a(on)
     for caller in callers:
         await caller.saw("begun")
-    on.ready("a", "b")
+    on.ready("a", "b", queueing="a")
     await asyncio.sleep(5 * SOON_S)
     assert moved(on) == 0
     gate.open.set()
@@ -80,7 +121,7 @@ async def test_an_answer_that_is_not_streamed_stays() -> None:
     app = on.app()
     callers = [Caller(app, chat()) for _ in range(2)]
     await until(lambda: on.link.running == 2)
-    on.ready("a", "b")
+    on.ready("a", "b", queueing="a")
     await asyncio.sleep(5 * SOON_S)
     assert moved(on) == 0
     gate.open.set()
@@ -92,7 +133,7 @@ async def test_moves_are_bounded() -> None:
     gate = Gate()
     on = stage(gate, moves=0)
     callers = await two_on_a(on)
-    on.ready("a", "b")
+    on.ready("a", "b", queueing="a")
     await asyncio.sleep(5 * SOON_S)
     assert moved(on) == 0
     gate.open.set()
@@ -106,7 +147,7 @@ async def test_callers_that_leave_before_during_and_after_a_move_leave_nothing()
         on = stage(gate)
         on.link.script = slow.script
         callers = await two_on_a(on)
-        on.ready("a", "b")
+        on.ready("a", "b", queueing="a")
         await asyncio.sleep(pause_s)
         for caller in callers:
             caller.leave()
@@ -119,7 +160,7 @@ async def test_a_failure_on_the_better_replica_is_tried_elsewhere() -> None:
     on = stage(gate)
     on.link.by_replica["b"] = failing(EngineError(status=500, message="no", retryable=True))
     callers = await two_on_a(on)
-    on.ready("a", "b", "c")
+    on.ready("a", "b", "c", queueing="a")
     await until(lambda: any(caller.ended for caller in callers))
     gate.open.set()
     await asyncio.gather(*(caller.task for caller in callers))
