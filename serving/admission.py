@@ -18,8 +18,8 @@ class PoolFront:
     """One pool as the gateway fronts it.
 
     `max_context`: tokens, prompt and output. `expected_output`: output tokens predicted for a
-    request that sets no limit. `count`: tokens of each prompt in a body, raises ApiError. `decode`:
-    text of token ids. `parsed`: the engine makes more of a chat answer than its text.
+    request that sets no limit. `encode`: tokens of each prompt in a body, raises ApiError.
+    `decode`: text of token ids. `parsed`: the engine makes more of a chat answer than its text.
     """
 
     pool: str
@@ -28,7 +28,7 @@ class PoolFront:
     expected_output: int
     dispatcher: Dispatcher
     link: ReplicaLink
-    count: Callable[[Body], list[int]]
+    encode: Callable[[Body], list[list[int]]]
     decode: Callable[[Sequence[int]], str]
     parsed: bool = False
 
@@ -50,7 +50,7 @@ class Fit:
 
 def fit(body: Body, front: PoolFront) -> Fit:
     """Measure a request. Raises ApiError (400) if it does not fit the model's context."""
-    prompts = front.count(body)
+    prompts = [len(tokens) for tokens in front.encode(body)]
     room = front.max_context - max(prompts)
     limit = body.output_limit
     if room < 1 or (limit or 0) > room:

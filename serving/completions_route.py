@@ -26,7 +26,8 @@ from starlette.types import Message, Receive, Scope, Send
 from cluster.priority import Priority
 from serving.access import Caller
 from serving.degrade import TIER_HEADER
-from serving.errors import ApiError, body_too_large, from_engine, internal_error
+from serving.errors import ApiError, from_engine, internal_error
+from serving.http_body import read_body
 from serving.messages import EngineError, EngineReply
 from serving.metering import DONE
 from serving.requests import BodyKind
@@ -57,7 +58,9 @@ class CompletionsRoute:
         exchange = _Exchange(self._service, scope=scope, send=send)
         try:
             exchange.enter()  # before anything is read of who may not ask
-            raw = await _read(Request(scope, receive), limit=self._service.limits.max_body_bytes)
+            raw = await read_body(
+                Request(scope, receive), limit=self._service.limits.max_body_bytes
+            )
         except ClientDisconnect:
             return exchange.count()
         except ApiError as error:
@@ -197,17 +200,6 @@ async def _disconnect(receive: Receive) -> None:
 
 async def _never() -> Message:
     raise RuntimeError("a response of known content reads nothing")
-
-
-async def _read(request: Request, *, limit: int) -> bytes:
-    chunks: list[bytes] = []
-    size = 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > limit:
-            raise body_too_large(limit)
-        chunks.append(chunk)
-    return b"".join(chunks)
 
 
 async def _next(replies: AsyncIterator[list[EngineReply]]) -> list[EngineReply] | None:

@@ -29,7 +29,7 @@ from serving.loopback import bind_to_node_address
 from serving.messages import Directive, GatewayReport
 from serving.metrics import GatewayMetrics
 from serving.service import Service
-from serving.tokens import PromptCounter
+from serving.tokens import PromptTokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +93,7 @@ class Gateway:
 def _front(pool: PoolSection, spec: GatewaySpec) -> PoolFront:
     limits = spec.config.limits
     longest = pool.model.max_context
-    counter = PromptCounter.load(spec.sources[pool.name])
+    tokenizer = PromptTokenizer.load(spec.sources[pool.name])
     dispatcher = Dispatcher(
         pool=pool.name,
         limits=replica_limits(pool, plan=spec.plan),
@@ -107,8 +107,8 @@ def _front(pool: PoolSection, spec: GatewaySpec) -> PoolFront:
         expected_output=spec.plan.workload.osl,
         dispatcher=dispatcher,
         link=DirectLink(secret=spec.link_secret, reach_s=limits.reach_s, left=dispatcher.suspect),
-        count=counter.count,
-        decode=counter.decode,
+        encode=tokenizer.encode,
+        decode=tokenizer.decode,
         parsed=bool(pool.engine_args.get("reasoning_parser")),
     )
 

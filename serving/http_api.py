@@ -22,6 +22,7 @@ from serving.completions_route import CompletionsRoute, error_response
 from serving.errors import ApiError, internal_error
 from serving.requests import BodyKind, ChatBody, CompletionBody
 from serving.service import Service
+from serving.tokenize_routes import add_tokenize_routes
 
 GENERATING: dict[str, BodyKind] = {
     "/v1/chat/completions": ChatBody,
@@ -50,6 +51,7 @@ def build_app(service: Service, *, status: Status) -> FastAPI:
     for path, kind in GENERATING.items():
         app.router.routes.append(Route(path, CompletionsRoute(service, kind), methods=["POST"]))
     _add_model_routes(app, service)
+    add_tokenize_routes(app, service)
     _add_operation_routes(app, service, status=status)
     return app
 

@@ -8,7 +8,7 @@ than a 400.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails, from_json, to_json
@@ -143,16 +143,42 @@ Body = ChatBody | CompletionBody
 BodyKind = type[ChatBody] | type[CompletionBody]
 
 
+class TokenizeBody(_Body):
+    """POST /tokenize: a prompt, or messages. Without a model the planned one's tokenizer."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Annotated[list[ChatMessage], Field(min_length=1)] | None = None
+    add_special_tokens: bool = True
+    tools: Annotated[list[dict[str, Any]], Field(min_length=1)] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class DetokenizeBody(_Body):
+    """POST /detokenize."""
+
+    model: str | None = None
+    tokens: list[Annotated[int, Field(ge=0, lt=2**31)]]
+
+
+_ParsedT = TypeVar("_ParsedT", bound=_Body)
+
+
 def parse_body(raw: bytes, kind: BodyKind) -> Body:
-    """The validated body. Raises ApiError (400) naming the field."""
+    """The validated body of a generating request. Raises ApiError (400) naming the field."""
+    body = validated(raw, kind)
+    _check_together(body)
+    return body
+
+
+def validated(raw: bytes, kind: type[_ParsedT]) -> _ParsedT:
+    """A body field by field. Raises ApiError (400) naming the field."""
     try:
-        body: Body = kind.model_validate_json(raw)
+        return kind.model_validate_json(raw)
     except ValidationError as error:
         # The deepest complaint is the most exact; where types are alternatives, each complains.
         errors = error.errors(include_url=False)
         raise _explain(max(errors, key=lambda found: len(found["loc"])), raw) from error
-    _check_together(body)
-    return body
 
 
 def _check_together(body: Body) -> None:

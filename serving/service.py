@@ -59,7 +59,7 @@ class Service:
         self._stance = Stance()
         self._delivery = Delivery(limits=limits, metrics=metrics, stance=self._stance, clock=clock)
         self._gateway_id = uuid.uuid4().hex[:8]
-        self._off_loop = OffLoop()
+        self.off_loop = OffLoop()
 
     @property
     def tier(self) -> Tier:
@@ -70,6 +70,11 @@ class Service:
     def fronts(self) -> dict[str, PoolFront]:
         """Pools by the name under which their model answers, the planned one first."""
         return {front.model_name: front for front in self._fronts.values()}
+
+    @property
+    def main_model(self) -> str:
+        """The name of the planned model."""
+        return self._main.model_name
 
     @property
     def ready(self) -> bool:
@@ -120,7 +125,7 @@ class Service:
         self, raw: bytes, *, kind: BodyKind, caller: Caller, arrived_s: float
     ) -> Admitted:
         """Check a request and fit it to the tier. Raises ApiError."""
-        body = await self._off_loop.run(lambda: parse_body(raw, kind), size_bytes=len(raw))
+        body = await self.off_loop.run(lambda: parse_body(raw, kind), size_bytes=len(raw))
         priority = caller.priority
         asked_front = self.front_of(body.model)
         caller.check_model(body.model)
@@ -199,7 +204,7 @@ class Service:
             admitted.reserve.settle(used=meter.prompt + meter.output, now_s=self._clock())
 
     async def _fit(self, body: Body, *, front: PoolFront, size_bytes: int) -> Fit:
-        return await self._off_loop.run(lambda: fit(body, front), size_bytes=size_bytes)
+        return await self.off_loop.run(lambda: fit(body, front), size_bytes=size_bytes)
 
     async def _light_fit(self, body: Body, *, size_bytes: int) -> Fit | None:
         """How the request would fit the lighter model, None if it cannot be moved there."""

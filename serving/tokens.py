@@ -1,4 +1,4 @@
-"""How many tokens is this prompt? The served model's own tokenizer and chat template.
+"""Which tokens is this prompt? The served model's own tokenizer and chat template.
 
 Messages reach the template as vLLM hands them over (text parts joined, a tool call's arguments as
 an object), so that the count is the engine's.
@@ -34,8 +34,8 @@ _RESERVED = frozenset(
 )
 
 
-class PromptCounter:
-    """Counts a request's prompt tokens as the engine will see them. `tokenizer`: transformers'.
+class PromptTokenizer:
+    """A request's prompts in tokens, as the engine will see them. `tokenizer`: transformers'.
 
     May be used from several threads: the first call settles the tokenizer's padding and
     truncation, after which calls only read it.
@@ -46,33 +46,33 @@ class PromptCounter:
         self._tokenizer("settle")
 
     @classmethod
-    def load(cls, model_source: str) -> PromptCounter:
+    def load(cls, model_source: str) -> PromptTokenizer:
         """With the tokenizer of a model directory or hub id."""
         from transformers import AutoTokenizer
 
         return cls(AutoTokenizer.from_pretrained(model_source))
 
-    def count(self, body: Body) -> list[int]:
-        """Tokens of each prompt in the body. Raises ApiError (400)."""
-        counts = (
-            [self._count_chat(body)]
+    def encode(self, body: Body) -> list[list[int]]:
+        """The tokens of each prompt in the body. Raises ApiError (400)."""
+        prompts = (
+            [self._encode_chat(body)]
             if isinstance(body, ChatBody)
-            else [self._count_prompt(prompt, body) for prompt in _prompts(body)]
+            else [self._encode_prompt(prompt, body) for prompt in _prompts(body)]
         )
-        if not counts or min(counts) == 0:
+        if not all(prompts) or not prompts:
             raise bad_request(
                 f"'{body.prompt_field}' holds an empty prompt; send at least one token.",
                 param=body.prompt_field,
                 code="invalid_value",
             )
-        return counts
+        return prompts
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of token ids, special ones left out."""
-        text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
+        """The text of token ids, special ones included."""
+        text: str = self._tokenizer.decode(list(tokens))
         return text
 
-    def _count_chat(self, body: ChatBody) -> int:
+    def _encode_chat(self, body: ChatBody) -> list[int]:
         arguments = body.chat_template_kwargs or {}
         if reserved := sorted(_RESERVED & arguments.keys()):
             raise bad_request(
@@ -95,13 +95,15 @@ class PromptCounter:
                 param="messages",
                 code="invalid_value",
             ) from error
-        return len(encoded["input_ids"])
+        ids: list[int] = encoded["input_ids"]
+        return ids
 
-    def _count_prompt(self, prompt: str | list[int], body: CompletionBody) -> int:
+    def _encode_prompt(self, prompt: str | list[int], body: CompletionBody) -> list[int]:
         if isinstance(prompt, list):
-            return len(prompt)
+            return prompt
         special = body.add_special_tokens is not False
-        return len(self._tokenizer(prompt, add_special_tokens=special)["input_ids"])
+        ids: list[int] = self._tokenizer(prompt, add_special_tokens=special)["input_ids"]
+        return ids
 
 
 def _prompts(body: CompletionBody) -> Sequence[str | list[int]]:

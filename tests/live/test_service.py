@@ -76,6 +76,15 @@ def test_openai_client_completes_and_lists(live: LiveInstance) -> None:
     assert whole.usage is not None
 
 
+def test_tokenize_counts_what_the_engine_counts(live: LiveInstance) -> None:
+    asked = {"model": MODEL, "messages": QUESTION}
+    counted = httpx.post(f"{live.url}/tokenize", json=asked, timeout=30.0).json()
+    assert counted["count"] == ask(live).json()["usage"]["prompt_tokens"]
+    tokens = {"model": MODEL, "tokens": counted["tokens"]}
+    text = httpx.post(f"{live.url}/detokenize", json=tokens, timeout=30.0).json()["prompt"]
+    assert "What is the capital of France?" in text
+
+
 def test_chat_and_status_commands(live: LiveInstance) -> None:
     chat = live.command("chat", "What is the capital of France?")
     assert chat.returncode == 0

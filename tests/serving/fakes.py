@@ -208,6 +208,11 @@ def count_words(body: Body) -> list[int]:
     return [len(p.split()) if isinstance(p, str) else len(p) for p in prompts]  # type: ignore[arg-type]
 
 
+def encode_words(body: Body) -> list[list[int]]:
+    """As many tokens as words."""
+    return [list(range(count)) for count in count_words(body)]
+
+
 def decode_words(tokens: Sequence[int]) -> str:
     """Words of a tokenizer whose odd tokens above 1000 are halves of a character."""
     return "".join("\ufffd" if token > 1000 and token % 2 else f"w{token}" for token in tokens)
@@ -249,7 +254,7 @@ class Stage:
                     expected_output=10,
                     dispatcher=self.dispatchers[pool],
                     link=self.link,
-                    count=count_words,
+                    encode=encode_words,
                     decode=decode_words,
                 )
                 for pool, (name, context) in pools.items()

@@ -1,4 +1,4 @@
-"""The counter over a tokenizer of our own: one token a word, and a chat template."""
+"""Prompts in tokens, over a tokenizer of our own: one token a word, and a chat template."""
 
 from typing import Any
 
@@ -9,8 +9,8 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedTokenizerFast
 
 from serving.errors import ApiError
-from serving.requests import ChatBody, CompletionBody
-from serving.tokens import PromptCounter
+from serving.requests import Body, ChatBody, CompletionBody
+from serving.tokens import PromptTokenizer
 
 # Role, content, arguments of tool calls one by one, tools; then the turn of the assistant.
 TEMPLATE = (
@@ -24,12 +24,12 @@ TEMPLATE = (
 
 
 @pytest.fixture(scope="module")
-def counter() -> PromptCounter:
+def tokenizer() -> PromptTokenizer:
     tokenizer = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = WhitespaceSplit()
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]")
     fast.chat_template = TEMPLATE
-    return PromptCounter(fast)
+    return PromptTokenizer(fast)
 
 
 def chat(*messages: dict[str, Any], **fields: Any) -> ChatBody:
@@ -40,16 +40,20 @@ def text(prompt: object, **fields: Any) -> CompletionBody:
     return CompletionBody.model_validate({"model": "m", "prompt": prompt, **fields})
 
 
-def test_a_chat_is_counted_through_its_template(counter: PromptCounter) -> None:
-    assert counter.count(chat({"role": "user", "content": "one two"})) == [4]
+def lengths(tokenizer: PromptTokenizer, body: Body) -> list[int]:
+    return [len(tokens) for tokens in tokenizer.encode(body)]
 
 
-def test_parts_are_counted_as_their_text(counter: PromptCounter) -> None:
+def test_a_chat_is_counted_through_its_template(tokenizer: PromptTokenizer) -> None:
+    assert lengths(tokenizer, chat({"role": "user", "content": "one two"})) == [4]
+
+
+def test_parts_are_counted_as_their_text(tokenizer: PromptTokenizer) -> None:
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
-    assert counter.count(chat({"role": "user", "content": parts})) == [4]
+    assert lengths(tokenizer, chat({"role": "user", "content": parts})) == [4]
 
 
-def test_tools_calls_and_template_arguments_are_counted(counter: PromptCounter) -> None:
+def test_tools_calls_and_template_arguments_are_counted(tokenizer: PromptTokenizer) -> None:
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
     body = chat(
         {"role": "assistant", "content": None, "tool_calls": [call]},
@@ -58,7 +62,7 @@ def test_tools_calls_and_template_arguments_are_counted(counter: PromptCounter) 
         chat_template_kwargs={"polite": True},
     )
     # assistant, a, 1 | tool, 42 | tool | please | assistant
-    assert counter.count(body) == [8]
+    assert lengths(tokenizer, body) == [8]
 
 
 @pytest.mark.parametrize(
@@ -66,27 +70,32 @@ def test_tools_calls_and_template_arguments_are_counted(counter: PromptCounter) 
     [("one two", [2]), (["one", "two three"], [1, 2]), ([1, 2, 3], [3]), ([[1], [2, 3]], [1, 2])],
 )
 def test_every_prompt_of_a_completion_is_counted(
-    counter: PromptCounter, prompt: object, counts: list[int]
+    tokenizer: PromptTokenizer, prompt: object, counts: list[int]
 ) -> None:
-    assert counter.count(text(prompt)) == counts
+    assert lengths(tokenizer, text(prompt)) == counts
 
 
 @pytest.mark.parametrize("prompt", ["", [], [[]], ["one", ""], [[1], []]])
-def test_an_empty_prompt_is_refused(counter: PromptCounter, prompt: object) -> None:
+def test_an_empty_prompt_is_refused(tokenizer: PromptTokenizer, prompt: object) -> None:
     with pytest.raises(ApiError, match="empty prompt") as caught:
-        counter.count(text(prompt))
+        lengths(tokenizer, text(prompt))
     assert (caught.value.status, caught.value.param) == (400, "prompt")
 
 
-def test_messages_the_template_refuses_are_the_callers_error(counter: PromptCounter) -> None:
+def test_messages_the_template_refuses_are_the_callers_error(tokenizer: PromptTokenizer) -> None:
     with pytest.raises(ApiError, match="no developers") as caught:
-        counter.count(chat({"role": "developer", "content": "x"}))
+        lengths(tokenizer, chat({"role": "developer", "content": "x"}))
     assert (caught.value.status, caught.value.param) == (400, "messages")
 
 
 @pytest.mark.parametrize("name", ["chat_template", "tokenize", "conversation", "return_dict"])
-def test_the_template_itself_may_not_be_replaced(counter: PromptCounter, name: str) -> None:
+def test_the_template_itself_may_not_be_replaced(tokenizer: PromptTokenizer, name: str) -> None:
     body = chat({"role": "user", "content": "x"}, chat_template_kwargs={name: "y"})
     with pytest.raises(ApiError, match=name) as caught:
-        counter.count(body)
+        lengths(tokenizer, body)
     assert caught.value.param == "chat_template_kwargs"
+
+
+def test_tokens_come_back_as_text_special_ones_too(tokenizer: PromptTokenizer) -> None:
+    (tokens,) = tokenizer.encode(text("one two"))
+    assert tokenizer.decode(tokens) == "[UNK] [UNK]"
