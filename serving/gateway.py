@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
@@ -41,7 +41,7 @@ class GatewaySpec:
     sources: dict[str, str]
     controller: str
     namespace: str
-    link_secret: str
+    link_secret: str = field(repr=False)
 
 
 class Gateway:

@@ -6,7 +6,7 @@ clocks, and a report is stale after seconds, not microseconds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from autoscaler.snapshot import Tier
@@ -30,7 +30,7 @@ class EngineSpec:
     bundles: tuple[dict[str, float], ...]
     controller: str
     namespace: str
-    link_secret: str
+    link_secret: str = field(repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
