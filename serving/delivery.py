@@ -54,7 +54,7 @@ class Admitted:
     """A request that may be served, and what the tier left of it (`headers` say so).
 
     `reserve` and `meter`: what its caller was charged, and what it uses. `transcript`: what a
-    stream that could be taken up has said.
+    stream that could be taken up has said. `tier`, `changes`: what was degraded, and why.
     """
 
     front: PoolFront
@@ -65,6 +65,8 @@ class Admitted:
     reserve: Reserve
     meter: Meter | None
     transcript: Transcript | None
+    tier: Tier
+    changes: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

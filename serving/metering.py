@@ -13,7 +13,7 @@ from typing import Any
 from serving.messages import EngineError, EngineReply
 
 DONE = "[DONE]"  # the payload with which OpenAI's streams end
-_USAGE_ALONE = '"choices":[]'  # how the event begins that holds nothing but usage
+USAGE_ALONE = '"choices":[]'  # in the event that holds nothing but usage
 
 
 class Meter:
@@ -49,7 +49,7 @@ class Meter:
             self._usage = reply.get("usage")
             self._events += 1
             return True
-        if _USAGE_ALONE in reply:
+        if USAGE_ALONE in reply:
             self._usage = json.loads(reply).get("usage")
             return self._shown
         self._events += 1

@@ -21,7 +21,7 @@ from cluster.routing import predicted_tokens
 from serving.access import Caller, Door
 from serving.admission import Fit, PoolFront, engine_body, fit
 from serving.config import LimitsSection
-from serving.degrade import headers
+from serving.degrade import headers, with_usage
 from serving.delivery import Admitted, Delivery, Stance
 from serving.errors import ApiError, unknown_model
 from serving.keys import KeyRing
@@ -178,11 +178,15 @@ class Service:
             reserve=reserve,
             meter=None if caller.key is None else _meter(body, prompt=asked.prompt_tokens),
             transcript=Transcript(front.decode) if noted else None,
+            tier=self.tier,
+            changes=granted.changes,
         )
 
     def replies(self, admitted: Admitted) -> AsyncGenerator[list[EngineReply], None]:
         """The answer; see `Delivery.replies`."""
         replies = self._delivery.replies(admitted)
+        if admitted.changes:
+            replies = _explained(admitted, replies)
         if admitted.meter is None:
             return replies
         return self._metered(admitted, admitted.meter, replies)
@@ -237,3 +241,13 @@ class Service:
 def _meter(body: Body, *, prompt: int) -> Meter:
     wanted = body.stream_options
     return Meter(prompt=prompt, shown=wanted is not None and wanted.include_usage)
+
+
+async def _explained(
+    admitted: Admitted, replies: AsyncGenerator[list[EngineReply], None]
+) -> AsyncGenerator[list[EngineReply], None]:
+    """The answer of a degraded request, which says so beside its usage."""
+    tier, changes = int(admitted.tier), admitted.changes
+    async with aclosing(replies):
+        async for batch in replies:
+            yield [with_usage(reply, changes=changes, tier=tier) for reply in batch]
