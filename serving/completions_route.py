@@ -28,8 +28,7 @@ from serving.access import Caller
 from serving.degrade import TIER_HEADER
 from serving.errors import ApiError, from_engine, internal_error
 from serving.http_body import read_body
-from serving.messages import EngineError, EngineReply
-from serving.metering import DONE
+from serving.messages import DONE, EngineError, EngineReply
 from serving.requests import BodyKind
 from serving.service import Service
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from autoscaler.grant import Granted
 from autoscaler.snapshot import Tier
-from serving.messages import EngineReply
-from serving.metering import USAGE_ALONE
+from serving.messages import USAGE_ALONE, EngineReply
 
 TIER_HEADER = "X-Shardwise-Tier"
 DEGRADED_HEADER = "X-Shardwise-Degraded"

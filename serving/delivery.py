@@ -25,8 +25,8 @@ from serving.admission import PoolFront
 from serving.config import LimitsSection
 from serving.dispatch import Slot
 from serving.errors import ApiError, from_engine, too_busy, unavailable
-from serving.messages import EngineError, EngineReply, EngineRequest
-from serving.metering import DONE, Meter
+from serving.messages import DONE, EngineError, EngineReply, EngineRequest
+from serving.metering import Meter
 from serving.metrics import GatewayMetrics
 from serving.replica_link import LinkError
 from serving.resumption import Resumption

@@ -59,6 +59,10 @@ class EngineError:
 
 # A server-sent event's payload, a whole response, or an error: what travels back over a link.
 EngineReply = str | dict[str, Any] | EngineError
+DONE = "[DONE]"  # the payload with which OpenAI's streams end
+USAGE_ALONE = (
+    '"choices":[]'  # in the event that holds nothing but usage; quotes in text are escaped
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,10 +10,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from serving.messages import EngineError, EngineReply
-
-DONE = "[DONE]"  # the payload with which OpenAI's streams end
-USAGE_ALONE = '"choices":[]'  # in the event that holds nothing but usage
+from serving.messages import DONE, USAGE_ALONE, EngineError, EngineReply
 
 
 class Meter:

@@ -12,13 +12,12 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from serving.messages import EngineReply
-from serving.metering import DONE
+from serving.messages import DONE, USAGE_ALONE, EngineReply
 
 _IDS = re.compile(r',"token_ids":\[([0-9,]*)\]')
 _PROMPT = re.compile(r',"prompt_token_ids":\[([0-9,]*)\]')
 _SILENT = ('"delta":{}', '"finish_reason":null')  # sent only because ids were asked for
-_ENDED, _USAGE = '"finish_reason":"', '"choices":[]'
+_ENDED = '"finish_reason":"'
 _PARTIAL = "\ufffd"  # what a tokenizer makes of a character whose bytes are not all there
 
 
@@ -68,7 +67,7 @@ class Transcript:
             self.tokens += _numbers(ids[1])
             reply = _IDS.sub(',"token_ids":null', reply)
         self.ended = self.ended or _ENDED in reply
-        self.usage = self.usage or _USAGE in reply
+        self.usage = self.usage or USAGE_ALONE in reply
         if self._first is None:
             self._first = reply
         return None if all(part in reply for part in _SILENT) else reply
