@@ -15,8 +15,8 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any
 
-from serving.messages import EngineReply, EngineRequest
-from serving.metering import DONE
+from serving.messages import DONE, EngineReply, EngineRequest
+from serving.requests import CompletionBody
 from serving.transcript import Transcript
 
 _CANNOT = (
@@ -27,22 +27,8 @@ _CANNOT = (
     "echo",
     "return_token_ids",
 )
-_KEPT = (
-    "model",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "frequency_penalty",
-    "presence_penalty",
-    "repetition_penalty",
-    "logit_bias",
-    "seed",
-    "ignore_eos",
-    "stop_token_ids",
-    "skip_special_tokens",
-    "user",
-)
+# Of what both kinds of request take, all is kept but what is said anew below.
+_KEPT = CompletionBody.model_fields.keys() - {"logprobs", "min_tokens"}
 
 
 def can_resume(request: EngineRequest) -> bool:
@@ -96,13 +82,11 @@ class Resumption:
         limit = request.body.get("max_completion_tokens") or request.body.get("max_tokens")
         most = max_context - len(said.prompt)
         left = min(most, most if limit is None else int(limit)) - len(tokens)
-        body = {name: request.body[name] for name in _KEPT if name in request.body}
+        body = {name: value for name, value in request.body.items() if name in _KEPT}
         body |= {"prompt": prompt, "max_tokens": left, "stream": True, "return_token_ids": True}
         least = int(request.body.get("min_tokens") or 0) - len(tokens)
         if least > 0:
             body["min_tokens"] = least
-        if request.body.get("stream_options"):
-            body["stream_options"] = request.body["stream_options"]
         again = None
         if left > 0 and not said.ended:
             again = replace(request, kind="completions", body=body)
