@@ -41,7 +41,7 @@ class DirectLink:
         self._lines: dict[str, asyncio.Task[_Line]] = {}
 
     def observe(self, reports: Iterable[ReplicaReport]) -> None:
-        """Where the replicas are; connections to those that have gone end with their calls."""
+        """Where the replicas are. A connection stays until its replica or a silence ends it."""
         self._addresses = {report.replica_id: report.address for report in reports}
 
     async def call(

@@ -90,7 +90,7 @@ class Listener:
         gateway = _Gateway(connection, nonce=secrets.token_bytes(wire.NONCE_BYTES))
         self._gateways[connection] = gateway
         connection.send(wire.Hello(gateway.nonce))
-        gateway.waiting = asyncio.get_running_loop().call_later(
+        gateway.proof_due = asyncio.get_running_loop().call_later(
             PROOF_S, connection.close, "no proof of the secret came"
         )
 
@@ -98,8 +98,8 @@ class Listener:
         gateway = self._gateways.pop(connection)
         if gateway.proven:
             logger.info("a gateway is gone: %s", why)
-        if gateway.waiting is not None:
-            gateway.waiting.cancel()
+        if gateway.proof_due is not None:
+            gateway.proof_due.cancel()
         for answer in list(gateway.answers.values()):
             answer.task.cancel()
 
@@ -122,8 +122,8 @@ class Listener:
         if gateway.proven or not wire.proves(self._secret, gateway.nonce, proof.digest):
             raise wire.WireError("the proof is wrong")
         gateway.proven = True
-        if gateway.waiting is not None:
-            gateway.waiting.cancel()
+        if gateway.proof_due is not None:
+            gateway.proof_due.cancel()
         gateway.connection.send(wire.Welcome(wire.digest(self._secret, proof.nonce)))
         if self._leaving:
             gateway.connection.send(wire.Leaving())
@@ -181,7 +181,7 @@ class _Gateway:
     connection: wire.Connection
     nonce: bytes
     proven: bool = False
-    waiting: asyncio.TimerHandle | None = None
+    proof_due: asyncio.TimerHandle | None = None
     answers: dict[int, _Answer] = field(default_factory=dict)
 
     def add(self, stream: int, reply: EngineReply) -> None:
