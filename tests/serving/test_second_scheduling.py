@@ -51,6 +51,14 @@ async def two_on_a(on: Stage, **fields: object) -> list[Caller]:
     return callers
 
 
+async def answered(on: Stage, gate: Gate, callers: list[Caller]) -> None:
+    """Everyone is answered once the gate opens, and nothing is left of them."""
+    gate.open.set()
+    await asyncio.gather(*(caller.task for caller in callers))
+    assert all(caller.status == 200 for caller in callers)
+    on.assert_idle()
+
+
 async def test_those_that_wait_move_to_the_replica_that_came() -> None:
     gate = Gate()
     on = stage(gate)
@@ -96,9 +104,7 @@ async def test_what_is_being_worked_on_stays_until_its_replica_falls_silent() ->
         directive(report("a", sent_s=on.clock() - 60), report("b", sent_s=on.clock()))
     )
     await until(lambda: any(caller.ended for caller in callers))
-    gate.open.set()
-    await asyncio.gather(*(caller.task for caller in callers))
-    on.assert_idle()
+    await answered(on, gate, callers)
 
 
 async def test_what_has_begun_stays() -> None:
@@ -110,9 +116,7 @@ async def test_what_has_begun_stays() -> None:
     on.ready("a", "b", queueing="a")
     await asyncio.sleep(5 * SOON_S)
     assert moved(on) == 0
-    gate.open.set()
-    await asyncio.gather(*(caller.task for caller in callers))
-    on.assert_idle()
+    await answered(on, gate, callers)
 
 
 async def test_an_answer_that_is_not_streamed_stays() -> None:
@@ -124,9 +128,7 @@ async def test_an_answer_that_is_not_streamed_stays() -> None:
     on.ready("a", "b", queueing="a")
     await asyncio.sleep(5 * SOON_S)
     assert moved(on) == 0
-    gate.open.set()
-    await asyncio.gather(*(caller.task for caller in callers))
-    on.assert_idle()
+    await answered(on, gate, callers)
 
 
 async def test_moves_are_bounded() -> None:
@@ -136,9 +138,7 @@ async def test_moves_are_bounded() -> None:
     on.ready("a", "b", queueing="a")
     await asyncio.sleep(5 * SOON_S)
     assert moved(on) == 0
-    gate.open.set()
-    await asyncio.gather(*(caller.task for caller in callers))
-    on.assert_idle()
+    await answered(on, gate, callers)
 
 
 async def test_callers_that_leave_before_during_and_after_a_move_leave_nothing() -> None:
