@@ -1,7 +1,7 @@
 """From a plan to a Ray Serve application: deployments, placement groups, controller.
 
-    gateway (ingress) ─► main   (engine replicas, one placement group each)
-                      └► light  (the lighter model of tier 3, if the plan has one)
+    gateway ─► main   (engine replicas, one placement group each)
+            └► light  (the lighter model of tier 3, if the plan has one)
 
 Pools are scaled from outside (`serving.controller_actor`), so Serve's autoscaler is off.
 """
@@ -80,12 +80,16 @@ def build(deployment: Deployment) -> serve.Application:
     )
     pools = {pool.name: _pool(pool, deployment) for pool in deployment.plan.pools}
     gateway = serve.deployment(
-        serve.ingress()(Gateway),
+        Gateway,
         name="gateway",
-        num_replicas=1,
+        num_replicas=deployment.config.http.gateways,
         max_ongoing_requests=_MAX_ONGOING,
         ray_actor_options={"num_cpus": 0},
-        graceful_shutdown_timeout_s=10,
+        health_check_period_s=2,
+        health_check_timeout_s=8,
+        graceful_shutdown_wait_loop_s=1,
+        # A gateway that is replaced finishes the answers it has begun.
+        graceful_shutdown_timeout_s=deployment.config.limits.answer_s,
     )
     return gateway.bind(spec, **pools)
 

@@ -31,10 +31,14 @@ class _Section(BaseModel):
 
 
 class HttpSection(_Section):
-    """Where the gateway listens."""
+    """Where the gateways listen, and how many there are.
+
+    Those on one node share the port. One is busy with one core; a second needs another.
+    """
 
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=1, le=65535)
+    gateways: int = Field(default=1, ge=1)
 
 
 class LimitsSection(_Section):

@@ -91,7 +91,7 @@ class ControllerActor:
             "trouble": self._trouble,
             "pools": [self._pool_status(pool.pool) for pool in self._params.pools],
             "replicas": [asdict(r) for r in self._heard.replicas.values()],
-            "gateways": len(self._heard.gateways),
+            "gateways": [asdict(g) for g in self._heard.gateways.values()],
             "decisions": [
                 {"time_s": time_s, **asdict(decision)} for time_s, decision in self._recent
             ],

@@ -1,17 +1,18 @@
-"""The front door as a Ray Serve ingress: a `Service` built from the plan, and its exchange loop.
+"""The front door as a Ray Serve deployment: a `Service` built from the plan, and its exchange loop.
 
-The HTTP side is `serving.http_api`, the controller's side `serving.exchange`; here they meet Ray.
+The HTTP side is `serving.http_api` behind `serving.entry`, the controller's side
+`serving.exchange`; here they meet Ray.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from fastapi import FastAPI
 from ray.serve.handle import DeploymentHandle
 
 from cluster.model.plan import Plan, PoolSection
@@ -22,6 +23,7 @@ from serving.admission import PoolFront
 from serving.config import LimitsSection, ServeConfig
 from serving.direct_link import DirectLink
 from serving.dispatch import Dispatcher
+from serving.entry import HttpEntry
 from serving.exchange import keep_in_step
 from serving.http_api import build_app
 from serving.keys import KeyRing
@@ -43,6 +45,11 @@ class GatewaySpec:
     namespace: str
     link_secret: str = field(repr=False)
 
+    @property
+    def application(self) -> str:
+        """What the gateways of this deployment call it; does not give the secret away."""
+        return hashlib.sha256(self.link_secret.encode()).hexdigest()[:16]
+
 
 class Gateway:
     """Serve deployment class.
@@ -51,7 +58,9 @@ class Gateway:
     them; requests reach their replicas directly.
     """
 
-    def __init__(self, spec: GatewaySpec, **pools: DeploymentHandle) -> None:
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, spec: GatewaySpec, **pools: DeploymentHandle
+    ) -> None:
         bind_to_node_address()
         del pools
         self._spec = spec
@@ -62,12 +71,21 @@ class Gateway:
             ring=_ring(spec.config),
         )
         self._controller: Any = None
-        self._exchanging: asyncio.Task[None] | None = None
-
-    async def __serve_build_asgi_app__(self) -> FastAPI:
-        """Serve's hook: the routes, once the replica's event loop runs."""
+        http = spec.config.http
+        self._entry = await HttpEntry.open(
+            build_app(self._service, status=self._status, application=spec.application),
+            host=http.host,
+            port=http.port,
+            node=ray.util.get_node_ip_address(),
+            application=spec.application,
+        )
+        self._service.address = self._entry.own_address
         self._exchanging = asyncio.create_task(keep_in_step(self._service, self._exchange))
-        return build_app(self._service, status=self._status)
+
+    async def __del__(self) -> None:
+        """Serve's hook before it ends a replica: the answers that were begun are finished."""
+        await self._entry.close()
+        self._exchanging.cancel()
 
     async def _exchange(self, report: GatewayReport) -> Directive:
         directive: Directive = await self._ask_controller("exchange", report)

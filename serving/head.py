@@ -94,8 +94,8 @@ class Head:
         self._listen()  # Ray has put its own handlers there
         check_capacity(app.first_replicas(self._orders.plan), _nodes())
         self._tell("starting Serve and the controller", dashboard=context.dashboard_url)
-        http = self._orders.config.http
-        serve.start(http_options={"host": http.host, "port": http.port})
+        # No proxies: callers reach the gateways themselves (`serving.entry`).
+        serve.start(proxy_location="Disabled")
         deployment = app.Deployment(
             plan=self._orders.plan,
             config=self._orders.config,
@@ -144,7 +144,7 @@ class Head:
 
         def deploy() -> None:
             try:
-                serve.run(application, name=APP, route_prefix="/", external_scaler_enabled=True)
+                serve.run(application, name=APP, route_prefix=None, external_scaler_enabled=True)
                 outcome.append(None)
             except Exception as error:
                 outcome.append(error)
@@ -184,8 +184,7 @@ class Head:
         )
 
     def _wait_until_ready(self) -> None:
-        http = self._orders.config.http
-        endpoint = f"http://{http.host}:{http.port}"
+        endpoint = f"http://{self._gateway_host()}:{self._orders.config.http.port}"
         self._progress = replace(
             self._progress,
             endpoint=f"{endpoint}/v1",
@@ -199,6 +198,17 @@ class Head:
                     return
             except httpx.HTTPError:
                 pass
+            time.sleep(0.25)
+            self._check_stop()
+
+    def _gateway_host(self) -> str:
+        """Where a gateway is, as it has told the controller."""
+        while True:
+            self._tell("waiting for a gateway")
+            controller = ray.get_actor(app.CONTROLLER, namespace=NAMESPACE)
+            gateways = ray.get(controller.status.remote())["gateways"]
+            if gateways:
+                return str(gateways[0]["address"]).rpartition(":")[0]
             time.sleep(0.25)
             self._check_stop()
 

@@ -37,10 +37,11 @@ logger = logging.getLogger("ray.serve")
 Status = Callable[[], Awaitable[dict[str, Any]]]
 
 
-def build_app(service: Service, *, status: Status) -> FastAPI:
+def build_app(service: Service, *, status: Status, application: str = "") -> FastAPI:
     """The application; tests give it a service over a fake link.
 
     `status`: the controller's account of the whole service; may raise anything if it is away.
+    `application`: what all gateways of one deployment have in common, and no others.
     """
     app = FastAPI(
         title="Shardwise", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
@@ -52,7 +53,7 @@ def build_app(service: Service, *, status: Status) -> FastAPI:
         app.router.routes.append(Route(path, CompletionsRoute(service, kind), methods=["POST"]))
     _add_model_routes(app, service)
     add_tokenize_routes(app, service)
-    _add_operation_routes(app, service, status=status)
+    _add_operation_routes(app, service, status=status, application=application)
     return app
 
 
@@ -79,11 +80,13 @@ def _add_model_routes(app: FastAPI, service: Service) -> None:
         return _card(front, started_s=started_s)
 
 
-def _add_operation_routes(app: FastAPI, service: Service, *, status: Status) -> None:
+def _add_operation_routes(
+    app: FastAPI, service: Service, *, status: Status, application: str
+) -> None:
     @app.get("/health")
     async def health() -> dict[str, str]:
         """Whether this process answers."""
-        return {"status": "ok"}
+        return {"status": "ok", "application": application}
 
     @app.get("/ready")
     async def ready() -> Response:

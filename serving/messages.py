@@ -100,9 +100,13 @@ class PoolLoad:
 
 @dataclass(frozen=True, kw_only=True)
 class GatewayReport:
-    """A gateway replica's account; the controller answers with a `Directive`."""
+    """A gateway replica's account; the controller answers with a `Directive`.
+
+    `address`: host and port of its own, at which no other gateway answers.
+    """
 
     gateway_id: str
+    address: str
     sent_s: float
     loads: tuple[PoolLoad, ...]
 

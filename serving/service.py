@@ -59,6 +59,7 @@ class Service:
         self._stance = Stance()
         self._delivery = Delivery(limits=limits, metrics=metrics, stance=self._stance, clock=clock)
         self._gateway_id = uuid.uuid4().hex[:8]
+        self.address = ""
         self.off_loop = OffLoop()
 
     @property
@@ -102,7 +103,10 @@ class Service:
     def report(self) -> GatewayReport:
         """This gateway's traffic, for the controller."""
         return GatewayReport(
-            gateway_id=self._gateway_id, sent_s=self._clock(), loads=tuple(self._loads())
+            gateway_id=self._gateway_id,
+            address=self.address,
+            sent_s=self._clock(),
+            loads=tuple(self._loads()),
         )
 
     def refresh_gauges(self) -> None:

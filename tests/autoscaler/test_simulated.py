@@ -298,7 +298,9 @@ def _live_decisions(seen, p, path):
                     queued_requests=int(queued > 0),
                     oldest_wait_s=wait,
                 )
-                await actor.exchange(GatewayReport(gateway_id="g", sent_s=0.0, loads=(load,)))
+                await actor.exchange(
+                    GatewayReport(gateway_id="g", address="h:1", sent_s=0.0, loads=(load,))
+                )
                 asked = len(serve.asked)
                 actor._recent = []
                 await actor._tick()
@@ -347,7 +349,10 @@ def test_live_reports_and_simulated_ones_make_the_same_snapshot():
         },
         gateways={
             "g": GatewayReport(
-                gateway_id="g", sent_s=7.0, loads=(PoolLoad(pool="main", **asdict(traffic)),)
+                gateway_id="g",
+                address="h:1",
+                sent_s=7.0,
+                loads=(PoolLoad(pool="main", **asdict(traffic)),),
             )
         },
         deployments={

@@ -288,8 +288,8 @@ class Stage:
         """The controller's account; away unless a test says otherwise."""
         raise ConnectionError("no controller here")
 
-    def app(self) -> FastAPI:
-        return build_app(self.service, status=self.status)
+    def app(self, *, application: str = "test") -> FastAPI:
+        return build_app(self.service, status=self.status, application=application)
 
     def client(self) -> httpx.AsyncClient:
         transport = httpx.ASGITransport(app=self.app(), raise_app_exceptions=False)
