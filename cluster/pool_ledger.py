@@ -8,6 +8,11 @@ ones would pass it for ever; replicas it must avoid stay open to the others.
 The live dispatcher (`serving.dispatch`) and the simulated gateway (`cluster.sim.front`) keep the
 same books; here is no clock and no waiting: the time is an argument.
 
+Where there are several gateways, each hears now and then what the others have in flight, and until
+it hears again assumes that they do as it does: or all would fill the replica that was emptiest. The
+others never count for more than their share of a replica, so that a gateway that comes late gets
+its own (`Elsewhere`).
+
 Invariants: in flight = placed - released; a lost replica (a *suspect*) is not chosen again before
 it has reported anew; a replica that failed a request gets the same request again only if it has
 reported anew and the pool has no other.
@@ -16,8 +21,8 @@ reported anew and the pool has no other.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from cluster.routers import Picker
@@ -69,10 +74,21 @@ class Traffic:
     oldest_wait_s: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class Elsewhere:
+    """What other gateways have in flight, as last heard. `held`: requests, tokens, by replica."""
+
+    gateways: int = 0
+    held: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+
 @dataclass
 class _Held:
     requests: int = 0
     tokens: float = 0.0
+
+
+_NOTHING = _Held()
 
 
 class PoolLedger:
@@ -96,6 +112,8 @@ class PoolLedger:
         self._reports: dict[str, Report] = {}
         self._suspects: dict[str, float] = {}
         self._held: dict[str, _Held] = {}
+        self._elsewhere = Elsewhere()
+        self._held_when_heard: dict[str, tuple[float, float]] = {}
         self._arrivals: deque[tuple[float, float]] = deque()
         self._views: dict[str, ReplicaView] = {}
         self._views_until_s = float("inf")
@@ -106,12 +124,20 @@ class PoolLedger:
         return sum(replica_id not in self._suspects for replica_id in self._reports)
 
     def has_idle(self, now_s: float) -> bool:
-        """Whether a replica that may be chosen has nothing of this gateway's."""
+        """Whether a replica that may be chosen has nothing to do, as far as gateways know."""
         views = self._fresh_views(now_s)
-        return len(self._held) < len(views) or any(name not in self._held for name in views)
+        return any(view.in_flight_requests == 0 for view in views.values())
 
-    def observe(self, reports: Iterable[Report]) -> None:
-        """The pool's replicas as they are known now; call `place` afterwards."""
+    def observe(self, reports: Iterable[Report], elsewhere: Elsewhere | None = None) -> None:
+        """The pool's replicas as they are known now; call `place` afterwards.
+
+        `elsewhere`: what the other gateways have in flight; None: as heard before.
+        """
+        if elsewhere is not None:
+            self._elsewhere = elsewhere
+            self._held_when_heard = {
+                name: (held.requests, held.tokens) for name, held in self._held.items()
+            }
         self._reports = {report.replica_id: report for report in reports}
         self._suspects = {
             replica_id: since_s
@@ -209,9 +235,9 @@ class PoolLedger:
             oldest_wait_s=self.line.oldest_wait_s(now_s),
         )
 
-    def in_flight(self) -> dict[str, int]:
-        """Requests per replica."""
-        return {replica_id: held.requests for replica_id, held in self._held.items()}
+    def in_flight(self) -> dict[str, tuple[int, float]]:
+        """This gateway's requests and predicted tokens, by replica."""
+        return {name: (held.requests, held.tokens) for name, held in self._held.items()}
 
     def _forget_arrivals(self, now_s: float) -> None:
         oldest_s = now_s - ARRIVAL_WINDOW_S
@@ -226,7 +252,7 @@ class PoolLedger:
         """Views of the replicas that may be chosen, made anew when a report has become stale."""
         if now_s > self._views_until_s:
             self._views = {
-                replica_id: self._view(report, now_s, self._held.get(replica_id))
+                replica_id: self._view(report, now_s, self._held.get(replica_id, _NOTHING))
                 for replica_id, report in self._reports.items()
                 if replica_id not in self._suspects
             }
@@ -246,21 +272,37 @@ class PoolLedger:
     def _renew(self, replica_id: str) -> None:
         view = self._views.get(replica_id)
         if view is not None:
-            held = self._held.get(replica_id)
+            requests, tokens = self._in_flight(replica_id, self._held.get(replica_id, _NOTHING))
             self._views[replica_id] = ReplicaView(
                 replica_id,
-                held.tokens if held else 0.0,
-                held.requests if held else 0,
+                tokens,
+                requests,
                 view.max_requests,
                 view.max_tokens,
                 view.report,  # it ages; when it is stale, all views are made anew
             )
 
-    def _view(self, report: Report, now_s: float, held: _Held | None) -> ReplicaView:
+    def _in_flight(self, replica_id: str, held: _Held) -> tuple[float, float]:
+        """Requests and tokens on a replica: this gateway's, and what the others may have."""
+        others = self._elsewhere.gateways
+        if not others:
+            return held.requests, held.tokens
+        requests, tokens = self._elsewhere.held.get(replica_id, (0.0, 0.0))
+        then_requests, then_tokens = self._held_when_heard.get(replica_id, (0.0, 0.0))
+        requests += others * (held.requests - then_requests)
+        tokens += others * (held.tokens - then_tokens)
+        share = others / (others + 1)
+        return (
+            held.requests + min(max(requests, 0.0), share * self._limits.max_requests),
+            held.tokens + min(max(tokens, 0.0), share * self._limits.max_tokens),
+        )
+
+    def _view(self, report: Report, now_s: float, held: _Held) -> ReplicaView:
+        requests, tokens = self._in_flight(report.replica_id, held)
         return ReplicaView(
             replica_id=report.replica_id,
-            in_flight_tokens=held.tokens if held else 0.0,
-            in_flight_requests=held.requests if held else 0,
+            in_flight_tokens=tokens,
+            in_flight_requests=requests,
             max_requests=self._limits.max_requests,
             max_tokens=self._limits.max_tokens,
             report=EngineReport(

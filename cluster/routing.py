@@ -38,13 +38,14 @@ class EngineReport(NamedTuple):
 class ReplicaView(NamedTuple):
     """A replica as a router sees it.
 
-    `in_flight_tokens`, `in_flight_requests`: dispatched by this gateway and not finished.
+    `in_flight_tokens`, `in_flight_requests`: dispatched and not finished, by this gateway and, as
+    far as it knows, by others.
     `max_requests`: sequences the engine batches; `max_tokens`: tokens its KV cache holds.
     """
 
     replica_id: str
     in_flight_tokens: float
-    in_flight_requests: int
+    in_flight_requests: float
     max_requests: int
     max_tokens: float
     report: EngineReport | None = None

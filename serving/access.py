@@ -30,10 +30,25 @@ _RANK = {Priority.BATCH: 0, Priority.STANDARD: 1, Priority.VIP: 2}
 
 @dataclass
 class Allowance:
-    """What is left to one key."""
+    """What is left to one key. `charged`: by this gateway since its start."""
 
-    requests: Bucket | None
-    tokens: Bucket | None
+    requests: Bucket | None = None
+    tokens: Bucket | None = None
+    charged_requests: float = 0.0
+    charged_tokens: float = 0.0
+
+    def charge(self, *, requests: float, tokens: float, now_s: float) -> None:
+        """Take from the budgets, or give back what is below 0."""
+        self.charged_requests += requests
+        self.charged_tokens += tokens
+        self.take(requests=requests, tokens=tokens, now_s=now_s)
+
+    def take(self, *, requests: float, tokens: float, now_s: float) -> None:
+        """The same for what another gateway has charged."""
+        if self.requests is not None:
+            self.requests.take(requests, now_s)
+        if self.tokens is not None:
+            self.tokens.take(tokens, now_s)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,10 +98,7 @@ class Caller:
                     wanted=amount,
                     retry_after_s=wait_s,
                 )
-        if requests is not None:
-            requests.take(1.0, now_s)
-        if tokens is not None:
-            tokens.take(wanted, now_s)
+        self.allowance.charge(requests=1.0, tokens=wanted, now_s=now_s)
         return Reserve(key=self.key.name, allowance=self.allowance, tokens=wanted)
 
 
@@ -100,19 +112,13 @@ class Reserve:
 
     def settle(self, *, used: float, now_s: float) -> None:
         """The answer has ended after so many tokens of prompt and output. Call once."""
-        bucket = None if self.allowance is None else self.allowance.tokens
-        if bucket is None:
-            return
-        if used > self.tokens:
-            bucket.take(used - self.tokens, now_s)
-        else:
-            bucket.give_back(self.tokens - used, now_s)
+        if self.allowance is not None:
+            self.allowance.charge(requests=0.0, tokens=used - self.tokens, now_s=now_s)
 
     def void(self, now_s: float) -> None:
         """The request was refused after all: it costs nothing."""
-        if self.allowance is not None and self.allowance.requests is not None:
-            self.allowance.requests.give_back(1.0, now_s)
-        self.settle(used=0.0, now_s=now_s)
+        if self.allowance is not None:
+            self.allowance.charge(requests=-1.0, tokens=-self.tokens, now_s=now_s)
 
     def headers(self, now_s: float) -> dict[str, str]:
         """What is left, in OpenAI's headers."""
@@ -136,6 +142,7 @@ class Door:
         self._ring = ring
         self._clock = clock
         self._allowances: dict[str, Allowance] = {}
+        self._heard: dict[str, dict[str, tuple[float, float]]] = {}
 
     def caller(self, headers: Mapping[str, str]) -> Caller:
         """Who asks. Raises ApiError (400, 401, 403)."""
@@ -154,8 +161,35 @@ class Door:
             )
         return Caller(priority=asked or key.priority, key=key, allowance=self._allowance(key))
 
+    def charged(self) -> dict[str, tuple[float, float]]:
+        """Requests and tokens this gateway has charged since its start, by key."""
+        return {
+            name: (held.charged_requests, held.charged_tokens)
+            for name, held in self._allowances.items()
+        }
+
+    def charged_elsewhere(self, charged: Mapping[str, dict[str, tuple[float, float]]]) -> None:
+        """What the other gateways have charged since their start: the budgets are everyone's.
+
+        A gateway heard for the first time: what it charged before is not of this minute.
+        """
+        for gateway_id, keys in charged.items():
+            heard = self._heard.get(gateway_id)
+            if heard is None:
+                continue
+            for name, (requests, tokens) in keys.items():
+                before = heard.get(name, (0.0, 0.0))
+                self._take(name, requests=requests - before[0], tokens=tokens - before[1])
+        self._heard = dict(charged)
+
+    def _take(self, name: str, *, requests: float, tokens: float) -> None:
+        key = None if self._ring is None else self._ring.named(name)
+        if key is not None and (requests or tokens):
+            allowance = self._allowance(key)
+            allowance.take(requests=requests, tokens=tokens, now_s=self._clock())
+
     def _allowance(self, key: Key) -> Allowance:
-        held = self._allowances.setdefault(key.name, Allowance(None, None))
+        held = self._allowances.setdefault(key.name, Allowance())
         held.requests = self._bucket(held.requests, key.requests_per_minute)
         held.tokens = self._bucket(held.tokens, key.tokens_per_minute)
         return held

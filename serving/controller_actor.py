@@ -72,6 +72,8 @@ class ControllerActor:
             tier=self._last.tier if self._acting and self._last else Tier.NORMAL,
             retry_after_s=self._last.retry_after_s if self._last else 1.0,
             replicas=self._heard.answering(now_s) if self._knows(now_s) else None,
+            elsewhere=self._heard.elsewhere(report.gateway_id),
+            charged=self._heard.charged(report.gateway_id),
         )
 
     def _knows(self, now_s: float) -> bool:

@@ -13,7 +13,7 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 
-from cluster.pool_ledger import PoolLedger, ReplicaLimits
+from cluster.pool_ledger import Elsewhere, PoolLedger, ReplicaLimits
 from cluster.priority import Priority
 from cluster.waiting_line import Ask, Ticket, WaitingLine
 from serving.messages import PoolLoad, ReplicaReport
@@ -61,9 +61,10 @@ class Dispatcher:
         """Whether the waiting line takes no more of this class."""
         return self._ledger.line.full_for(priority)
 
-    def observe(self, reports: Sequence[ReplicaReport]) -> None:
-        """The pool's replicas as the controller knows them now."""
-        self._ledger.observe(report for report in reports if report.pool == self._pool)
+    def observe(self, reports: Sequence[ReplicaReport], elsewhere: Elsewhere | None = None) -> None:
+        """The pool's replicas as the controller knows them now, and the other gateways' calls."""
+        ours = (report for report in reports if report.pool == self._pool)
+        self._ledger.observe(ours, elsewhere)
         self._place_waiting()
 
     def suspect(self, replica_id: str) -> None:
@@ -120,8 +121,8 @@ class Dispatcher:
             oldest_wait_s=traffic.oldest_wait_s,
         )
 
-    def in_flight(self) -> dict[str, int]:
-        """Requests per replica."""
+    def in_flight(self) -> dict[str, tuple[int, float]]:
+        """Requests and predicted tokens per replica."""
         return self._ledger.in_flight()
 
     def _place_waiting(self) -> None:

@@ -120,6 +120,11 @@ class KeyRing:
         # Found by the hash of what was presented: how long that takes tells nothing of any key.
         return self._keys.get(hashed(presented))
 
+    def named(self, name: str) -> Key | None:
+        """The rights of the key of this name."""
+        self._look()
+        return next((key for key in self._keys.values() if key.name == name), None)
+
     def _look(self) -> None:
         now_s = self._clock()
         if now_s - self._looked_s < LOOK_EVERY_S:

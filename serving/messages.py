@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from autoscaler.snapshot import Tier
+from cluster.pool_ledger import Elsewhere
 
 Kind = Literal["chat", "completions"]
 
@@ -102,23 +103,29 @@ class PoolLoad:
 class GatewayReport:
     """A gateway replica's account; the controller answers with a `Directive`.
 
-    `address`: host and port of its own, at which no other gateway answers.
+    `address`: host and port of its own, at which no other gateway answers. `in_flight`: requests
+    and predicted tokens, by replica. `charged`: requests and tokens since its start, by API key.
     """
 
     gateway_id: str
     address: str
     sent_s: float
     loads: tuple[PoolLoad, ...]
+    in_flight: dict[str, tuple[int, float]]
+    charged: dict[str, tuple[float, float]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Directive:
-    """What the controller tells the gateways: the tier, who is ready, how long to stay away.
+    """What the controller tells a gateway: the tier, who is ready, how long to stay away.
 
     `replicas` is None while the controller has just started and does not know them yet.
+    `elsewhere`, `charged`: what the other gateways have in flight, and charged, by gateway.
     """
 
     sent_s: float
     tier: Tier
     retry_after_s: float
     replicas: tuple[ReplicaReport, ...] | None
+    elsewhere: Elsewhere = field(default_factory=Elsewhere)
+    charged: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)

@@ -15,6 +15,7 @@ from autoscaler.snapshot import (
     PoolObservation,
     observed,
 )
+from cluster.pool_ledger import Elsewhere
 from serving.messages import GatewayReport, PoolLoad, ReplicaReport
 from serving.scaler import DeploymentState
 
@@ -47,6 +48,20 @@ class Heard:
         routed = frozenset().union(*(state.answering for state in self.deployments.values()))
         heard = tuple(r for r in self.replicas.values() if r.replica_id in routed)
         return None if routed and not heard else heard
+
+    def elsewhere(self, gateway_id: str) -> Elsewhere:
+        """What the other gateways have in flight."""
+        others = [g for name, g in self.gateways.items() if name != gateway_id]
+        held: dict[str, tuple[float, float]] = {}
+        for gateway in others:
+            for replica_id, (requests, tokens) in gateway.in_flight.items():
+                before = held.get(replica_id, (0.0, 0.0))
+                held[replica_id] = (before[0] + requests, before[1] + tokens)
+        return Elsewhere(gateways=len(others), held=held)
+
+    def charged(self, gateway_id: str) -> dict[str, dict[str, tuple[float, float]]]:
+        """What the other gateways have charged to API keys, by gateway."""
+        return {name: g.charged for name, g in self.gateways.items() if name != gateway_id}
 
 
 def snapshot(heard: Heard, *, pools: Iterable[str], now_s: float) -> ClusterSnapshot:

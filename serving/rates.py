@@ -36,14 +36,9 @@ class Bucket:
         return max(0.0, missing * MINUTE_S / self.per_minute)
 
     def take(self, amount: float, now_s: float) -> None:
-        """Take, whether it is there or not."""
+        """Take, whether it is there or not; an amount below 0 was taken before, and not used."""
         self._fill(now_s)
-        self._level -= amount
-
-    def give_back(self, amount: float, now_s: float) -> None:
-        """What was taken and not used."""
-        self._fill(now_s)
-        self._level = min(self.per_minute, self._level + amount)
+        self._level = min(self.per_minute, self._level - amount)
 
     def _fill(self, now_s: float) -> None:
         if now_s > self._at_s:

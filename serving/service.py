@@ -90,11 +90,12 @@ class Service:
         """Take over what the controller says."""
         self._stance.tier = directive.tier
         self._stance.retry_after_s = directive.retry_after_s
+        self.door.charged_elsewhere(directive.charged)
         if directive.replicas is None:
             return  # those known before stay in use
         for front in self._fronts.values():
             front.link.observe(directive.replicas)
-            front.dispatcher.observe(directive.replicas)
+            front.dispatcher.observe(directive.replicas, directive.elsewhere)
 
     def fail_open(self) -> None:
         """Degrade nobody: whoever said so has been gone for too long."""
@@ -107,6 +108,12 @@ class Service:
             address=self.address,
             sent_s=self._clock(),
             loads=tuple(self._loads()),
+            in_flight={
+                replica_id: held
+                for front in self._fronts.values()
+                for replica_id, held in front.dispatcher.in_flight().items()
+            },
+            charged=self.door.charged(),
         )
 
     def refresh_gauges(self) -> None:

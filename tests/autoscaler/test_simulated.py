@@ -299,7 +299,14 @@ def _live_decisions(seen, p, path):
                     oldest_wait_s=wait,
                 )
                 await actor.exchange(
-                    GatewayReport(gateway_id="g", address="h:1", sent_s=0.0, loads=(load,))
+                    GatewayReport(
+                        gateway_id="g",
+                        address="h:1",
+                        sent_s=0.0,
+                        loads=(load,),
+                        in_flight={},
+                        charged={},
+                    )
                 )
                 asked = len(serve.asked)
                 actor._recent = []
@@ -353,6 +360,8 @@ def test_live_reports_and_simulated_ones_make_the_same_snapshot():
                 address="h:1",
                 sent_s=7.0,
                 loads=(PoolLoad(pool="main", **asdict(traffic)),),
+                in_flight={},
+                charged={},
             )
         },
         deployments={

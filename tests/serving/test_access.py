@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import yaml
 from autoscaler.snapshot import Tier
 from serving.keys import KeyRing, hashed
 from serving.messages import EngineError
+from serving.observe import Heard
 from tests.serving.fakes import (
     Caller,
     FakeLink,
@@ -21,8 +23,10 @@ from tests.serving.fakes import (
     Stage,
     chat,
     chunk,
+    directive,
     events,
     failing,
+    report,
     whole,
 )
 
@@ -238,3 +242,31 @@ async def test_a_limit_that_changes_begins_anew(tmp_path: Path) -> None:
     assert on.ring is not None
     on.ring._looked_s -= 60
     assert (await ask(on)).status_code == 200
+
+
+async def test_a_budget_is_that_of_all_gateways_together(tmp_path: Path) -> None:
+    here, there = (stage(tmp_path, requests_per_minute=3) for _ in range(2))
+    heard = Heard()
+
+    def exchange() -> None:
+        reports = {name: on.service.report() for name, on in (("here", here), ("there", there))}
+        heard.gateways = reports
+        for name, on in (("here", here), ("there", there)):
+            on.service.follow(
+                replace(
+                    directive(report("a", sent_s=on.clock())),
+                    charged=heard.charged(name),
+                    elsewhere=heard.elsewhere(name),
+                )
+            )
+
+    exchange()
+    assert [(await ask(here)).status_code for _ in range(2)] == [200, 200]
+    exchange()
+    assert (await ask(there)).status_code == 200
+    assert code(await ask(there)) == (429, "rate_limit_exceeded")
+    exchange()
+    exchange()  # what was heard is not charged twice
+    assert code(await ask(here)) == (429, "rate_limit_exceeded")
+    here.clock.now_s += 20
+    assert (await ask(here)).status_code == 200

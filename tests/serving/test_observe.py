@@ -19,7 +19,9 @@ def gateway(name: str, *, sent_s: float, scale: float = 1.0) -> GatewayReport:
         queued_requests=int(4 * scale),
         oldest_wait_s=5 * scale,
     )
-    return GatewayReport(gateway_id=name, address="h:1", sent_s=sent_s, loads=(load,))
+    return GatewayReport(
+        gateway_id=name, address="h:1", sent_s=sent_s, loads=(load,), in_flight={}, charged={}
+    )
 
 
 def test_nothing_heard_is_nothing_known_and_not_idle() -> None:

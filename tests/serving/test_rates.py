@@ -43,9 +43,9 @@ def test_waiting_as_told_is_enough_and_not_too_much(
 def test_what_is_given_back_was_taken(limit: float, taken: float, used: float) -> None:
     bucket = Bucket(limit, now_s=0.0)
     bucket.take(taken * limit, 0.0)
-    bucket.give_back(taken * used * limit, 0.0)
+    bucket.take(-taken * used * limit, 0.0)
     assert math.isclose(bucket.left(0.0), limit * (1 - taken * (1 - used)), abs_tol=1e-6 * limit)
-    bucket.give_back(10 * limit, 0.0)
+    bucket.take(-10 * limit, 0.0)
     assert bucket.left(0.0) == limit
 
 
