@@ -1,45 +1,25 @@
-"""When is a batch of waiting requests let go? While all replicas are busy: by time or by size.
+"""When are waiting requests placed? At once, or while every replica is busy in batches.
 
-A request is never held while a replica is idle: the first token waits for no batch. Otherwise those
-that come within `wait_s` of the first are placed together, or as soon as `tokens` predicted tokens
-are; placing several at once balances them better than one by one, and a VIP among them goes first.
+Placing several at once balances them better than one by one, and lets a VIP among them go first; it
+costs those that a busy replica would have taken at once up to `wait_s`. So nobody is held while a
+replica is idle, and no VIP ever is: the first token waits for no batch. Otherwise those that come
+within `wait_s` of the first are placed together, or as soon as `tokens` predicted tokens are.
 
-No clock: times are arguments. Invariant: nobody is held longer than `wait_s`.
+Invariant: nobody is held longer than `wait_s`; who waits longer waits for room.
 """
 
 from __future__ import annotations
 
-import math
+from dataclasses import dataclass
 
 
-class BatchGate:
-    """Holds what arrives while every replica is busy. `wait_s` = 0: nothing is ever held."""
+@dataclass(frozen=True, kw_only=True)
+class BatchRules:
+    """`wait_s` 0: nothing is ever held."""
 
-    __slots__ = ("_held_tokens", "_since_s", "_tokens", "_wait_s")
+    wait_s: float = 0.0
+    tokens: float = 4096.0
 
-    def __init__(self, *, wait_s: float, tokens: float) -> None:
-        self._wait_s = wait_s
-        self._tokens = tokens
-        self._since_s = math.inf
-        self._held_tokens = 0.0
-
-    @property
-    def due_s(self) -> float:
-        """When what is held is let go at the latest; infinite if nothing is held."""
-        return self._since_s + self._wait_s
-
-    def hold(self, tokens: float, now_s: float) -> None:
-        """A request of `tokens` joins what is held."""
-        if self._since_s == math.inf:
-            self._since_s = now_s
-        self._held_tokens += tokens
-
-    def opens(self, now_s: float, *, idle: bool) -> bool:
-        """Whether what is held goes now; `idle`: some replica has nothing to do."""
-        if self._since_s == math.inf:
-            return False
-        return idle or self._held_tokens >= self._tokens or now_s >= self.due_s
-
-    def empty(self) -> None:
-        """What was held has gone."""
-        self._since_s, self._held_tokens = math.inf, 0.0
+    def open(self, *, waiting_tokens: float, oldest_wait_s: float, vip: bool, idle: bool) -> bool:
+        """Whether those that wait are placed now. `vip`: one of them is; `idle`: a replica is."""
+        return idle or vip or waiting_tokens >= self.tokens or oldest_wait_s >= self.wait_s

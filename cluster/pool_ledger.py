@@ -2,8 +2,9 @@
 
 Joins the replicas that report, what was dispatched to each and is not finished, and the waiting
 line; the choice itself is `cluster.routing.pick`. A request is placed the moment a replica can take
-it. One that does not fit yet holds the replicas it could use against those behind it, or smaller
-ones would pass it for ever; replicas it must avoid stay open to the others.
+it, unless batches are formed (`cluster.batching`). One that does not fit yet holds the replicas it
+could use against those behind it, or smaller ones would pass it for ever; replicas it must avoid
+stay open to the others.
 
 The live dispatcher (`serving.dispatch`) and the simulated gateway (`cluster.sim.front`) keep the
 same books; here is no clock and no waiting: the time is an argument.
@@ -25,6 +26,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from cluster.batching import BatchRules
+from cluster.priority import Priority
 from cluster.routers import Picker
 from cluster.routing import (
     STALE_AFTER_S,
@@ -89,6 +92,8 @@ class _Held:
 
 
 _NOTHING = _Held()
+_AT_ONCE = BatchRules()
+_ROUNDING_S = 1e-6
 
 
 class PoolLedger:
@@ -104,11 +109,13 @@ class PoolLedger:
         line: WaitingLine,
         draw: Callable[[], float],
         choose: Picker = pick,
+        batches: BatchRules = _AT_ONCE,
     ) -> None:
         self._limits = limits
         self.line = line
         self._draw = draw
         self._choose = choose
+        self._batches = batches
         self._reports: dict[str, Report] = {}
         self._suspects: dict[str, float] = {}
         self._held: dict[str, _Held] = {}
@@ -159,7 +166,7 @@ class PoolLedger:
     def place(self, now_s: float) -> list[tuple[Ticket, str]]:
         """Who goes where now. They leave the line, and count as in flight."""
         placed: list[tuple[Ticket, str]] = []
-        if not len(self.line):
+        if not len(self.line) or (self._batches.wait_s and not self._open(now_s)):
             return placed
         views = self._fresh_views(now_s)
         for ticket in self.line:
@@ -177,6 +184,23 @@ class PoolLedger:
                 if views is not self._views:
                     views[chosen.replica_id] = self._views[chosen.replica_id]
         return placed
+
+    def due_s(self, now_s: float) -> float:
+        """When those that are held go at the latest; infinite if nobody is held."""
+        wait_s = self._batches.wait_s
+        if not wait_s or not len(self.line) or self._open(now_s):
+            return float("inf")
+        return now_s - self.line.oldest_wait_s(now_s) + wait_s
+
+    def _open(self, now_s: float) -> bool:
+        line = self.line
+        return self._batches.open(
+            waiting_tokens=line.tokens,
+            # A timer that was set for this moment must find that it has come.
+            oldest_wait_s=line.oldest_wait_s(now_s) + _ROUNDING_S,
+            vip=line.has(Priority.VIP),
+            idle=self.has_idle(now_s),
+        )
 
     def better(self, tokens: float, than: str, now_s: float) -> str | None:
         """A replica that a request of `tokens` in flight on `than` would do better on.

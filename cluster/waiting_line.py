@@ -64,6 +64,10 @@ class WaitingLine:
             return len(self) >= self._limit
         return sum(t.ask.priority is Priority.VIP for t in self._tickets) >= self._limit
 
+    def has(self, priority: Priority) -> bool:
+        """Whether one of this class waits."""
+        return any(ticket.ask.priority is priority for ticket in self._tickets)
+
     @property
     def tokens(self) -> float:
         """Predicted tokens waiting."""

@@ -46,7 +46,9 @@ class LimitsSection(_Section):
 
     `queue_wait_s`: how long a request may wait in line before it is refused. `attempts`: replicas
     a request is tried on. `resumes`: how often a broken stream is taken up elsewhere. `reach_s`:
-    how long connecting to a replica may take. `reschedule_s`: after how long without a first token
+    how long connecting to a replica may take. `batch_wait_s`, `batch_tokens`: how long, and up to
+    how many predicted tokens, requests are gathered while every replica is busy (0: not at all).
+    `reschedule_s`: after how long without a first token
     a stream may be moved to a better replica, `moves` times. `output_cap`: longest output in tier 2
     and above.
     `*_delay_s`: how long a class lets a VIP pass.
@@ -58,6 +60,8 @@ class LimitsSection(_Section):
     queue_wait_s: float = Field(default=60.0, gt=0)
     attempts: int = Field(default=3, ge=1)
     resumes: int = Field(default=3, ge=0)
+    batch_wait_s: float = Field(default=0.0, ge=0)
+    batch_tokens: int = Field(default=4096, ge=1)
     reschedule_s: float = Field(default=0.5, gt=0)
     moves: int = Field(default=2, ge=0)
     reach_s: float = Field(default=10.0, gt=0)

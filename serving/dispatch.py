@@ -1,8 +1,7 @@
 """Where does a request go, and when? One dispatcher per pool and gateway.
 
 The books are `cluster.pool_ledger.PoolLedger`, which the simulator keeps as well; here are the
-clock, and callers that wait for their turn. A request is placed the moment a replica can take it:
-nothing is held back to form a batch.
+clock, and callers that wait for their turn.
 
 Invariant: a slot taken is given back exactly once (`Slot.release`), whatever ends the wait for it.
 """
@@ -10,13 +9,17 @@ Invariant: a slot taken is given back exactly once (`Slot.release`), whatever en
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Callable, Sequence
 
+from cluster.batching import BatchRules
 from cluster.pool_ledger import Elsewhere, PoolLedger, ReplicaLimits
 from cluster.priority import Priority
 from cluster.waiting_line import Ask, Ticket, WaitingLine
 from serving.messages import PoolLoad, ReplicaReport
+
+_AT_ONCE = BatchRules()
 
 
 class Slot:
@@ -46,10 +49,12 @@ class Dispatcher:
         line: WaitingLine,
         clock: Callable[[], float],
         draw: Callable[[], float] = random.random,
+        batches: BatchRules = _AT_ONCE,
     ) -> None:
         self._pool = pool
         self._clock = clock
-        self._ledger = PoolLedger(limits=limits, line=line, draw=draw)
+        self._ledger = PoolLedger(limits=limits, line=line, draw=draw, batches=batches)
+        self._batch_due: asyncio.TimerHandle | None = None
         self._turns: dict[int, asyncio.Future[Slot]] = {}
 
     @property
@@ -128,6 +133,20 @@ class Dispatcher:
     def _place_waiting(self) -> None:
         for ticket, replica_id in self._ledger.place(self._clock()):
             self._hand_over(ticket, replica_id)
+        if self._batch_due is None:
+            self._look_again()
+
+    def _look_again(self) -> None:
+        """Set a timer for the batch that forms, if one does."""
+        now_s = self._clock()
+        due_s = self._ledger.due_s(now_s)
+        if due_s < math.inf:
+            loop = asyncio.get_running_loop()
+            self._batch_due = loop.call_later(max(0.0, due_s - now_s), self._batch_is_due)
+
+    def _batch_is_due(self) -> None:
+        self._batch_due = None
+        self._place_waiting()
 
     def _hand_over(self, ticket: Ticket, replica_id: str) -> None:
         slot = Slot(replica_id=replica_id, tokens=ticket.ask.tokens, release=self._give_back)

@@ -15,6 +15,7 @@ from typing import Any
 import ray
 from ray.serve.handle import DeploymentHandle
 
+from cluster.batching import BatchRules
 from cluster.model.plan import Plan, PoolSection
 from cluster.pool_capacity import replica_limits
 from cluster.priority import Priority
@@ -117,6 +118,7 @@ def _front(pool: PoolSection, spec: GatewaySpec) -> PoolFront:
         limits=replica_limits(pool, plan=spec.plan),
         line=waiting_line(limits),
         clock=time.time,
+        batches=BatchRules(wait_s=limits.batch_wait_s, tokens=limits.batch_tokens),
     )
     return PoolFront(
         pool=pool.name,

@@ -37,7 +37,7 @@ class GatewayRules:
             Priority.BATCH: 120.0,
         }
     )
-    batch_wait_s: float = 0.05
+    batch_wait_s: float = 0.0
     batch_tokens: float = 4096.0
     reschedule_after_s: float = 0.5
     max_moves: int = 2

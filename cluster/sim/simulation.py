@@ -186,8 +186,7 @@ class Simulation:
             self._join(job, front)
 
     def _join(self, job: Job, front: Front) -> None:
-        if front.join(job, self.now_s):
-            self._at(front.gate.due_s, self._place, front)
+        front.join(job, self.now_s)
         self._place(front)
 
     def _place(self, front: Front) -> None:
@@ -198,6 +197,9 @@ class Simulation:
             self._dispatch(job, self._fleets[job.pool].replicas[replica_id])
         for job in front.left_waiting():
             self._at(self.now_s + self._rules.queue_wait_s, self._give_up, job, job.attempts)
+        due_s = front.due_s(self.now_s)
+        if due_s is not None:
+            self._at(due_s, self._place, front)
 
     def _dispatch(self, job: Job, replica: Replica) -> None:
         now_s = self.now_s

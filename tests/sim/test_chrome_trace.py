@@ -91,7 +91,7 @@ def processes(document):
 
 
 def test_every_request_has_its_phases_and_every_replica_its_process():
-    document, _ = traced(pool(), requests=some(30))
+    document, _ = traced(pool(), requests=some(30, gap_s=0.01))
     assert list(processes(document)) == ["gateway", "main/0", "main/1"]
     assert len(spans(document, "prefill")) == len(spans(document, "decode")) == 30
     assert spans(document, "queued")  # 8 places for more
@@ -103,7 +103,7 @@ def test_every_request_has_its_phases_and_every_replica_its_process():
 
 
 def test_counters_come_back_to_zero_and_never_exceed_the_limit():
-    document, _ = traced(pool(), requests=some(30))
+    document, _ = traced(pool(), requests=some(30, gap_s=0.01))
     counts = defaultdict(list)
     for event in document["traceEvents"]:
         if event["ph"] == "C" and event["name"] == "requests in flight":

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.batching import BatchGate
 from cluster.errors import InputError
 from cluster.sim.curve import Curve
 from cluster.sim.failures import Fault, parse_failure
@@ -59,34 +58,6 @@ def test_weights_count_as_so_many_values():
 def test_a_curve_goes_on_at_its_last_slope():
     curve = Curve([0.0, 1.0, 3.0], [0.0, 2.0, 3.0])
     assert [curve(x) for x in (-1.0, 0.5, 2.0, 5.0)] == pytest.approx([0.0, 1.0, 2.5, 4.0])
-
-
-@given(
-    st.lists(st.tuples(st.floats(0.0, 0.1), st.floats(1.0, 900.0)), min_size=1, max_size=40),
-    st.floats(0.01, 0.2),
-)
-def test_nobody_is_held_longer_than_the_limit(arrivals, wait_s):
-    gate = BatchGate(wait_s=wait_s, tokens=4096.0)
-    now_s, first_s = 0.0, None
-    for gap_s, tokens in arrivals:
-        due_s = gate.due_s
-        now_s += gap_s
-        if due_s <= now_s:  # the timer fires before the next arrival
-            assert gate.opens(due_s, idle=False)
-            assert due_s - first_s <= wait_s + 1e-9
-            gate.empty()
-            first_s = None
-        gate.hold(tokens, now_s)
-        first_s = now_s if first_s is None else first_s
-        assert gate.opens(now_s, idle=True)
-
-
-def test_a_full_batch_goes_at_once():
-    gate = BatchGate(wait_s=10.0, tokens=100.0)
-    gate.hold(60.0, 0.0)
-    assert not gate.opens(0.0, idle=False)
-    gate.hold(60.0, 0.0)
-    assert gate.opens(0.0, idle=False)
 
 
 hashes = st.integers(0, 12)
