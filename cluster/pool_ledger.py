@@ -41,6 +41,8 @@ from cluster.waiting_line import Ask, Ticket, WaitingLine
 
 # Arrivals are averaged over this long; the controller's tick is shorter, its delays longer.
 ARRIVAL_WINDOW_S = 5.0
+# How long after the last VIP slots are kept for the next.
+VIP_MEMORY_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +101,8 @@ _ROUNDING_S = 1e-6
 class PoolLedger:
     """The books of one pool and gateway.
 
-    `draw` in [0, 1) chooses among equal replicas; `choose` is who chooses among all.
+    `draw` in [0, 1) chooses among equal replicas; `choose` is who chooses among all. `vip_slots`:
+    how many slots of the pool are kept free for VIPs while there are any, at most a quarter.
     """
 
     def __init__(
@@ -110,12 +113,15 @@ class PoolLedger:
         draw: Callable[[], float],
         choose: Picker = pick,
         batches: BatchRules = _AT_ONCE,
+        vip_slots: int = 0,
     ) -> None:
         self._limits = limits
         self.line = line
         self._draw = draw
         self._choose = choose
         self._batches = batches
+        self._vip_slots = vip_slots
+        self._vip_s = -float("inf")
         self._reports: dict[str, Report] = {}
         self._suspects: dict[str, float] = {}
         self._held: dict[str, _Held] = {}
@@ -169,10 +175,13 @@ class PoolLedger:
         if not len(self.line) or (self._batches.wait_s and not self._open(now_s)):
             return placed
         views = self._fresh_views(now_s)
+        free = self._free_for_others(now_s)
         for ticket in self.line:
             if not views:
                 break
             ask = ticket.ask
+            if free < 1.0 and ask.priority is not Priority.VIP:
+                continue  # VIPs behind it may still go
             request = RouteRequest(tokens=ask.tokens, avoid=self._avoid(ask))
             chosen = self._choose(request, tuple(views.values()), tie=self._draw())
             if chosen is None:
@@ -181,9 +190,34 @@ class PoolLedger:
                 self.line.leave(ticket)
                 self.take(chosen.replica_id, ask.tokens)
                 placed.append((ticket, chosen.replica_id))
+                free -= 1.0
                 if views is not self._views:
                     views[chosen.replica_id] = self._views[chosen.replica_id]
         return placed
+
+    def _free_for_others(self, now_s: float) -> float:
+        """Slots that are not kept for VIPs.
+
+        Without such slots a VIP under overload waits for an answer of somebody else to end, however
+        early it is in line. Slots that VIPs have taken come back as others end.
+        """
+        if self.line.has(Priority.VIP):
+            self._vip_s = now_s
+        if not self._vip_slots or now_s - self._vip_s > VIP_MEMORY_S:
+            return float("inf")
+        views, most = self._fresh_views(now_s), self._limits.max_requests
+        share = self._limits.max_tokens / most
+        free = sum(
+            max(
+                0.0,
+                min(
+                    most - view.in_flight_requests,
+                    (self._limits.max_tokens - view.in_flight_tokens) / share,
+                ),
+            )
+            for view in views.values()
+        )
+        return free - min(self._vip_slots, most * len(views) // 4)
 
     def due_s(self, now_s: float) -> float:
         """When those that are held go at the latest; infinite if nobody is held."""

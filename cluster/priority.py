@@ -11,3 +11,7 @@ class Priority(StrEnum):
     VIP = "vip"
     STANDARD = "standard"
     BATCH = "batch"
+
+
+# As vLLM and the simulator order classes: the lowest goes first.
+RANK = {Priority.VIP: 0, Priority.STANDARD: 1, Priority.BATCH: 2}

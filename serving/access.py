@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from cluster.priority import Priority
+from cluster.priority import RANK, Priority
 from serving.errors import (
     bad_request,
     forbidden,
@@ -25,7 +25,6 @@ from serving.rates import Bucket
 
 PRIORITY_HEADER = "X-Shardwise-Priority"
 KEY_HEADER = "Authorization"
-_RANK = {Priority.BATCH: 0, Priority.STANDARD: 1, Priority.VIP: 2}
 
 
 @dataclass
@@ -152,7 +151,7 @@ class Door:
         key = self._ring.find(_presented(headers))
         if key is None:
             raise unauthorized("The API key is not one of this service.")
-        if asked is not None and _RANK[asked] > _RANK[key.priority]:
+        if asked is not None and RANK[asked] < RANK[key.priority]:
             raise forbidden(
                 f"Header {PRIORITY_HEADER} is '{asked}', and the API key '{key.name}' is for "
                 f"'{key.priority}' at most.",

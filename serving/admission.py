@@ -20,6 +20,7 @@ class PoolFront:
     `max_context`: tokens, prompt and output. `expected_output`: output tokens predicted for a
     request that sets no limit. `encode`: tokens of each prompt in a body, raises ApiError.
     `decode`: text of token ids. `parsed`: the engine makes more of a chat answer than its text.
+    `ranks`: the engine schedules by priority.
     """
 
     pool: str
@@ -31,6 +32,7 @@ class PoolFront:
     encode: Callable[[Body], list[list[int]]]
     decode: Callable[[Sequence[int]], str]
     parsed: bool = False
+    ranks: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,13 +81,18 @@ def fit(body: Body, front: PoolFront) -> Fit:
 
 
 def engine_body(
-    body: Body, *, granted: Granted, model: str, metered: bool = False
+    body: Body,
+    *,
+    granted: Granted,
+    model: str,
+    metered: bool = False,
+    rank: int | None = None,
 ) -> dict[str, Any]:
     """The body as the engine gets it: what the caller set, the serving pool's name, the grant.
 
     Nulls of the body itself are left out (the engine's own types do not take them everywhere);
     those inside messages, tools and schemas mean something and stay. `metered`: a stream tells its
-    usage, asked for or not.
+    usage, asked for or not. `rank`: for an engine that schedules by priority, 0 goes first.
     """
     data = {
         name: value
@@ -93,6 +100,8 @@ def engine_body(
         if value is not None
     }
     data["model"] = model
+    if rank is not None:
+        data["priority"] = rank
     if metered and body.stream:
         data["stream_options"] = {**data.get("stream_options", {}), "include_usage": True}
     if not granted.logprobs:

@@ -14,7 +14,7 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -25,6 +25,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from cluster.priority import Priority
 from serving.access import Caller
+from serving.deadline import patience_s, within
 from serving.degrade import TIER_HEADER
 from serving.errors import ApiError, from_engine, internal_error
 from serving.http_body import read_body
@@ -85,11 +86,13 @@ class _Exchange:
         self._pool = "none"
         self._priority = Priority.STANDARD
         self._caller = Caller(priority=self._priority)
+        self._patience_s: float | None = None
 
     def enter(self) -> None:
         """Who asks. Raises ApiError."""
         self._caller = self._service.door.caller(self._headers)
         self._priority = self._caller.priority
+        self._patience_s = patience_s(self._headers)
 
     async def run(self, raw: bytes, *, kind: BodyKind) -> None:
         """Answer, and count how it ended."""
@@ -123,7 +126,7 @@ class _Exchange:
         )
         self._pool = admitted.front.pool
         headers = {**self._common(), **admitted.headers}
-        async with aclosing(self._service.replies(admitted)) as replies:
+        async with aclosing(self._in_time(self._service.replies(admitted))) as replies:
             first = await anext(replies)
             if admitted.request.stream:
                 await self._stream(first, replies, headers=headers)
@@ -132,6 +135,14 @@ class _Exchange:
                 pass  # read to its end: closing it early would tell the engine to abort
         self._status = 200
         await self._respond(JSONResponse(first[-1], headers=headers))
+
+    def _in_time(
+        self, replies: AsyncGenerator[list[EngineReply], None]
+    ) -> AsyncGenerator[list[EngineReply], None]:
+        if self._patience_s is None:
+            return replies
+        spent_s = self._service.now_s() - self._arrived_s
+        return within(replies, left_s=self._patience_s - spent_s, limit_s=self._patience_s)
 
     async def _respond(self, response: Response) -> None:
         self._started = True

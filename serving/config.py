@@ -51,7 +51,7 @@ class LimitsSection(_Section):
     `reschedule_s`: after how long without a first token
     a stream may be moved to a better replica, `moves` times. `output_cap`: longest output in tier 2
     and above.
-    `*_delay_s`: how long a class lets a VIP pass.
+    `*_delay_s`: how long a class lets a VIP pass. `vip_slots`: of a pool, kept free for VIPs.
     `max_body_bytes`: the largest request body that is read. `silence_s`: longest gap between two
     events of a stream; `answer_s`: longest time to a whole answer. Then the replica counts as hung.
     """
@@ -68,6 +68,7 @@ class LimitsSection(_Section):
     output_cap: int = Field(default=128, ge=1)
     standard_delay_s: float = Field(default=30.0, ge=0)
     batch_delay_s: float = Field(default=120.0, ge=0)
+    vip_slots: int = Field(default=2, ge=0)
     silence_s: float = Field(default=120.0, gt=0)
     answer_s: float = Field(default=900.0, gt=0)
     max_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1)

@@ -50,10 +50,13 @@ class Dispatcher:
         clock: Callable[[], float],
         draw: Callable[[], float] = random.random,
         batches: BatchRules = _AT_ONCE,
+        vip_slots: int = 0,
     ) -> None:
         self._pool = pool
         self._clock = clock
-        self._ledger = PoolLedger(limits=limits, line=line, draw=draw, batches=batches)
+        self._ledger = PoolLedger(
+            limits=limits, line=line, draw=draw, batches=batches, vip_slots=vip_slots
+        )
         self._batch_due: asyncio.TimerHandle | None = None
         self._turns: dict[int, asyncio.Future[Slot]] = {}
 

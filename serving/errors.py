@@ -142,6 +142,17 @@ def unavailable(message: str, *, retry_after_s: float) -> ApiError:
     )
 
 
+def deadline_exceeded(limit_s: float, *, header: str) -> ApiError:
+    """504: the caller did not want to wait any longer."""
+    return ApiError(
+        504,
+        f"The answer was not complete within the {limit_s:g} s of header {header}; the request "
+        "was taken back. Allow more time, ask for fewer tokens, or try again when load is lower.",
+        type="timeout_error",
+        code="deadline_exceeded",
+    )
+
+
 def from_engine(status: int, message: str) -> ApiError:
     """The engine's own refusal or failure, passed on in our shape."""
     kind = "invalid_request_error" if 400 <= status < 500 else "server_error"

@@ -119,6 +119,7 @@ def _front(pool: PoolSection, spec: GatewaySpec) -> PoolFront:
         line=waiting_line(limits),
         clock=time.time,
         batches=BatchRules(wait_s=limits.batch_wait_s, tokens=limits.batch_tokens),
+        vip_slots=limits.vip_slots,
     )
     return PoolFront(
         pool=pool.name,
@@ -130,6 +131,7 @@ def _front(pool: PoolSection, spec: GatewaySpec) -> PoolFront:
         encode=tokenizer.encode,
         decode=tokenizer.decode,
         parsed=bool(pool.engine_args.get("reasoning_parser")),
+        ranks=pool.engine_args.get("scheduling_policy") == "priority",
     )
 
 

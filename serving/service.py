@@ -17,6 +17,7 @@ from contextlib import aclosing
 
 from autoscaler.grant import Asked, grant
 from autoscaler.snapshot import Tier
+from cluster.priority import RANK
 from cluster.routing import predicted_tokens
 from serving.access import Caller, Door
 from serving.admission import Fit, PoolFront, engine_body, fit
@@ -173,7 +174,11 @@ class Service:
         request = EngineRequest(
             kind="chat" if isinstance(body, ChatBody) else "completions",
             body=engine_body(
-                body, granted=granted, model=front.model_name, metered=caller.key is not None
+                body,
+                granted=granted,
+                model=front.model_name,
+                metered=caller.key is not None,
+                rank=RANK[priority] if front.ranks else None,
             ),
             request_id=uuid.uuid4().hex,
             tokens=self._tokens(asked, limit=granted.max_tokens, front=asked_front),

@@ -22,7 +22,12 @@ class Front:
         choose = ROUTERS[rules.router]()
         batches = BatchRules(wait_s=rules.batch_wait_s, tokens=rules.batch_tokens)
         self.ledger = PoolLedger(
-            limits=limits, line=line, draw=draw, choose=choose, batches=batches
+            limits=limits,
+            line=line,
+            draw=draw,
+            choose=choose,
+            batches=batches,
+            vip_slots=rules.vip_slots,
         )
         self._jobs: dict[object, tuple[Job, Ticket]] = {}
         self._fresh: list[Job] = []

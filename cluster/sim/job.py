@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 
-from cluster.priority import Priority
+from cluster.priority import RANK, Priority
 
 NEVER = math.inf
-_CLASS = {Priority.VIP: 0, Priority.STANDARD: 1, Priority.BATCH: 2}
 
 
 class Job:
@@ -106,7 +105,7 @@ class Job:
     @property
     def class_rank(self) -> int:
         """0 for VIP, 1 for standard, 2 for batch."""
-        return _CLASS[self.priority]
+        return RANK[self.priority]
 
     def at_step(self, step: int) -> int:
         """Output tokens at the rank's step counter, while it is being decoded."""

@@ -39,6 +39,7 @@ class GatewayRules:
     )
     batch_wait_s: float = 0.0
     batch_tokens: float = 4096.0
+    vip_slots: int = 2
     reschedule_after_s: float = 0.5
     max_moves: int = 2
     resumes: bool = False

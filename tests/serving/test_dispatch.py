@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.batching import BatchRules
-from cluster.pool_ledger import ARRIVAL_WINDOW_S, ReplicaLimits
+from cluster.pool_ledger import ARRIVAL_WINDOW_S, VIP_MEMORY_S, ReplicaLimits
 from cluster.priority import Priority
 from cluster.waiting_line import Ask, WaitingLine
 from serving.dispatch import Dispatcher, Slot
@@ -397,3 +397,61 @@ async def test_who_leaves_a_batch_takes_no_place() -> None:
     assert where.load().queued_requests == 0
     busy.release()
     assert requests(where) == {}
+
+
+def with_vip_slots(*replicas: str, max_requests: int = 8) -> tuple[Dispatcher, Clock]:
+    clock = Clock()
+    where = Dispatcher(
+        pool="main",
+        limits=ReplicaLimits(max_requests=max_requests, max_tokens=max_requests * 100.0),
+        line=WaitingLine(limit=512, delays_s=DELAYS_S),
+        clock=clock,
+        vip_slots=2,
+    )
+    observe(where, clock, *replicas)
+    return where, clock
+
+
+async def test_while_vips_come_a_slot_is_kept_for_the_next() -> None:
+    where, _ = with_vip_slots("a")
+    first = await where.place(ask(priority=Priority.VIP))
+    others = [await start(where, ask(100.0)) for _ in range(8)]
+    assert requests(where) == {"a": 6}  # of 8, the VIP's among them
+    vips = [await start(where, ask(priority=Priority.VIP)) for _ in range(2)]
+    assert all(task.done() for task in vips)
+    first.release()
+    for task in vips:
+        task.result().release()
+    await asyncio.sleep(0)
+    assert requests(where) == {"a": 6}
+    assert sum(task.done() for task in others) == 6
+
+
+async def test_no_slot_is_kept_where_no_vip_comes() -> None:
+    where, clock = with_vip_slots("a")
+    (await where.place(ask(priority=Priority.VIP))).release()
+    clock.now_s += VIP_MEMORY_S + 1
+    observe(where, clock, "a")
+    others = [await start(where, ask()) for _ in range(9)]
+    assert sum(task.done() for task in others) == 8
+
+
+async def test_no_more_than_a_quarter_of_the_slots_is_kept() -> None:
+    where, _ = with_vip_slots("a", max_requests=4)
+    (await where.place(ask(priority=Priority.VIP))).release()
+    others = [await start(where, ask()) for _ in range(4)]
+    assert sum(task.done() for task in others) == 3
+
+
+async def test_long_prompts_leave_room_for_a_vip_too() -> None:
+    where, _ = with_vip_slots("a")
+    (await where.place(ask(priority=Priority.VIP))).release()
+    others = [await start(where, ask(300.0)) for _ in range(3)]
+    assert sum(task.done() for task in others) == 2
+    assert (await where.place(ask(priority=Priority.VIP))).replica_id == "a"
+
+
+async def test_a_single_slot_is_everyones() -> None:
+    where, _ = with_vip_slots("a", max_requests=1)
+    (await where.place(ask(priority=Priority.VIP))).release()
+    assert (await where.place(ask())).replica_id == "a"
