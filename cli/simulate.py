@@ -106,7 +106,7 @@ def command(
     fail: FailOption = None,
     failures: FailuresOption = None,
     cold_start: ColdStartOption = None,
-    resume_streams: ResumeOption = False,
+    resume_streams: ResumeOption = None,
     router: RouterOption = "scored",
     batch_wait: BatchWaitOption = None,
     reschedule_after: RescheduleOption = None,

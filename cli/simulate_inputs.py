@@ -55,7 +55,7 @@ class Question:
     tpot_s: float | None = None
     failures: tuple[Failure, ...] = ()
     cold_start_s: float | None = None
-    resumes: bool = False
+    resumes: bool | None = None
     router: str = "scored"
     batch_wait_s: float | None = None
     reschedule_after_s: float | None = None
@@ -201,7 +201,12 @@ def _rules(question: Question, limits: LimitsSection, *, expected: int) -> Gatew
             Priority.STANDARD: limits.standard_delay_s,
             Priority.BATCH: limits.batch_delay_s,
         },
-        resumes=question.resumes,
+        batch_wait_s=limits.batch_wait_s,
+        batch_tokens=limits.batch_tokens,
+        vip_slots=limits.vip_slots,
+        reschedule_after_s=limits.reschedule_s,
+        max_moves=limits.moves,
+        resumes=limits.resumes > 0 if question.resumes is None else question.resumes,
         router=question.router,
     )
     if question.batch_wait_s is not None:

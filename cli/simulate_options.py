@@ -106,7 +106,10 @@ ColdStartOption = Annotated[
     typer.Option("--cold-start", help="To start a replica. Default: estimated of its weights."),
 ]
 ResumeOption = Annotated[
-    bool, typer.Option("--resume-streams", help="Streams of a lost replica go on elsewhere.")
+    bool | None,
+    typer.Option(
+        "--resume-streams/--no-resume-streams", help="Streams of a lost replica go on elsewhere."
+    ),
 ]
 BatchWaitOption = Annotated[
     str | None,
