@@ -7,7 +7,7 @@ an object), so that the count is the engine's.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from serving.errors import bad_request
@@ -44,6 +44,9 @@ class PromptTokenizer:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._tokenizer("settle")
+        # What transformers puts around it costs as much as the tokenising of a short prompt.
+        rust = getattr(tokenizer, "backend_tokenizer", None)
+        self._ids: _Ids = _slow_ids(tokenizer) if rust is None else _fast_ids(rust)
 
     @classmethod
     def load(cls, model_source: str) -> PromptTokenizer:
@@ -81,12 +84,11 @@ class PromptTokenizer:
                 code="invalid_value",
             )
         try:
-            encoded = self._tokenizer.apply_chat_template(
+            text = self._tokenizer.apply_chat_template(
                 [_for_template(message) for message in body.messages],
                 tools=body.tools,
                 add_generation_prompt=True,
-                tokenize=True,
-                return_dict=True,
+                tokenize=False,
                 **arguments,
             )
         except Exception as error:  # templates raise what their authors chose to
@@ -95,15 +97,32 @@ class PromptTokenizer:
                 param="messages",
                 code="invalid_value",
             ) from error
-        ids: list[int] = encoded["input_ids"]
-        return ids
+        return self._ids(text, False)  # noqa: FBT003  the template has written what is special
 
     def _encode_prompt(self, prompt: str | list[int], body: CompletionBody) -> list[int]:
         if isinstance(prompt, list):
             return prompt
         special = body.add_special_tokens is not False
-        ids: list[int] = self._tokenizer(prompt, add_special_tokens=special)["input_ids"]
-        return ids
+        return self._ids(prompt, special)
+
+
+_Ids = Callable[[str, bool], list[int]]  # of a text, with the special tokens around it or not
+
+
+def _fast_ids(rust: Any) -> _Ids:
+    def ids(text: str, special: bool) -> list[int]:  # noqa: FBT001
+        found: list[int] = rust.encode_batch_fast([text], add_special_tokens=special)[0].ids
+        return found
+
+    return ids
+
+
+def _slow_ids(tokenizer: Any) -> _Ids:
+    def ids(text: str, special: bool) -> list[int]:  # noqa: FBT001
+        found: list[int] = tokenizer(text, add_special_tokens=special)["input_ids"]
+        return found
+
+    return ids
 
 
 def _prompts(body: CompletionBody) -> Sequence[str | list[int]]:
