@@ -1,21 +1,20 @@
 """What has a stream said so far, in tokens? Kept so that another replica can go on from there.
 
-The engine is asked for its token ids; before an event goes to the caller they are cut out again by
-pattern, since parsing every event would cost more than sending it. Inside a JSON string every quote
-is escaped, so the patterns match nothing a model can say.
+The engine is asked for its token ids; before an event goes to the caller they are cut out again as
+text, since parsing every event would cost more than sending it. Inside a JSON string every quote is
+escaped, so what is looked for is nothing a model can say.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from serving.messages import DONE, USAGE_ALONE, EngineReply
 
-_IDS = re.compile(r',"token_ids":\[([0-9,]*)\]')
-_PROMPT = re.compile(r',"prompt_token_ids":\[([0-9,]*)\]')
+_IDS = ',"token_ids":'
+_PROMPT = ',"prompt_token_ids":'
 _SILENT = ('"delta":{}', '"finish_reason":null')  # sent only because ids were asked for
 _ENDED = '"finish_reason":"'
 _PARTIAL = "\ufffd"  # what a tokenizer makes of a character whose bytes are not all there
@@ -57,15 +56,12 @@ class Transcript:
     def _hear(self, reply: EngineReply) -> EngineReply | None:
         if not isinstance(reply, str) or reply == DONE:
             return reply
-        prompt = _PROMPT.search(reply)
-        if prompt is not None:
-            if not self.prompt:  # else it is that of a resumption
-                self.prompt = _numbers(prompt[1])
-            reply = _PROMPT.sub(',"prompt_token_ids":null', reply)
-        ids = _IDS.search(reply)
-        if ids is not None:
-            self.tokens += _numbers(ids[1])
-            reply = _IDS.sub(',"token_ids":null', reply)
+        reply, prompt = _cut(reply, _PROMPT)
+        if prompt and not self.prompt:  # else it is that of a resumption
+            self.prompt = _numbers(prompt)
+        reply, ids = _cut(reply, _IDS)
+        if ids:
+            self.tokens += _numbers(ids)
         self.ended = self.ended or _ENDED in reply
         self.usage = self.usage or USAGE_ALONE in reply
         if self._first is None:
@@ -74,6 +70,16 @@ class Transcript:
 
 
 _LOOK_BACK = 16  # tokens: more than any character is spread over
+
+
+def _cut(event: str, name: str) -> tuple[str, str]:
+    """An event with null for the list of this name, and what was in the list."""
+    begin = event.find(name + "[")
+    if begin < 0:
+        return event, ""
+    begin += len(name)
+    end = event.index("]", begin)
+    return f"{event[:begin]}null{event[end + 1 :]}", event[begin + 1 : end]
 
 
 def _numbers(text: str) -> list[int]:
