@@ -1,7 +1,8 @@
 """Where do gateways reach this replica? A socket on which each has one connection for all calls.
 
-A call is a task that asks the engine; what the engine says is sent the moment it is there, unless
-the reader has no credit left or the connection is full: then it waits, and goes in one frame.
+A call is a task that asks the engine; what the engine says goes in the turn of the event loop in
+which it is said, in one frame a stream, unless the reader has no credit left or the connection is
+full: then it waits.
 
 Invariants: a call ends when the engine does, when it is cancelled, or when its connection is lost,
 and the engine forgets it in all three cases; nothing is answered to who cannot prove the secret.
@@ -172,6 +173,7 @@ class _Answer:
     credit: int = wire.WINDOW
     waiting: list[EngineReply] = field(default_factory=list)
     over: bool = False
+    due: bool = False  # to be sent at the end of this turn
 
 
 @dataclass(eq=False)
@@ -188,13 +190,20 @@ class _Gateway:
         """The engine has said something more."""
         answer = self.answers[stream]
         answer.waiting.append(reply)
-        self._send(stream, answer)
+        if not answer.due:
+            answer.due = True
+            asyncio.get_running_loop().call_soon(self._turn_ends, stream, answer)
 
     def end(self, stream: int) -> None:
         """The engine has said everything."""
         answer = self.answers[stream]
         answer.over = True
         self._send(stream, answer)
+
+    def _turn_ends(self, stream: int, answer: _Answer) -> None:
+        answer.due = False
+        if self.answers.get(stream) is answer:
+            self._send(stream, answer)
 
     def forget(self, stream: int) -> None:
         """Nobody listens."""
