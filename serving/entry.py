@@ -60,6 +60,7 @@ class HttpEntry:
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,
             timeout_keep_alive=KEEP_ALIVE_S,
         )
         server = _Server(config)

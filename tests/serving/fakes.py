@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
-from fastapi import FastAPI
 
 from autoscaler.snapshot import Tier
 from cluster.pool_ledger import ReplicaLimits
@@ -18,7 +17,7 @@ from cluster.waiting_line import WaitingLine
 from serving.admission import PoolFront
 from serving.config import LimitsSection
 from serving.dispatch import Dispatcher
-from serving.http_api import build_app
+from serving.http_api import HttpApi, build_app
 from serving.keys import KeyRing
 from serving.messages import (
     Directive,
@@ -288,7 +287,7 @@ class Stage:
         """The controller's account; away unless a test says otherwise."""
         raise ConnectionError("no controller here")
 
-    def app(self, *, application: str = "test") -> FastAPI:
+    def app(self, *, application: str = "test") -> HttpApi:
         return build_app(self.service, status=self.status, application=application)
 
     def client(self) -> httpx.AsyncClient:
@@ -315,7 +314,7 @@ class Caller:
 
     def __init__(
         self,
-        app: FastAPI,
+        app: HttpApi,
         body: dict[str, Any],
         *,
         path: str = "/v1/chat/completions",
