@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from cluster.batching import BatchRules
+from cluster.prefix_index import PrefixIndex
 from cluster.priority import Priority
 from cluster.routers import Picker
 from cluster.routing import (
@@ -103,6 +104,7 @@ class PoolLedger:
 
     `draw` in [0, 1) chooses among equal replicas; `choose` is who chooses among all. `vip_slots`:
     how many slots of the pool are kept free for VIPs while there are any, at most a quarter.
+    `prefixes`: what the replicas' caches hold, None where they have none.
     """
 
     def __init__(
@@ -114,6 +116,7 @@ class PoolLedger:
         choose: Picker = pick,
         batches: BatchRules = _AT_ONCE,
         vip_slots: int = 0,
+        prefixes: PrefixIndex | None = None,
     ) -> None:
         self._limits = limits
         self.line = line
@@ -121,6 +124,7 @@ class PoolLedger:
         self._choose = choose
         self._batches = batches
         self._vip_slots = vip_slots
+        self._prefixes = prefixes
         self._vip_s = -float("inf")
         self._reports: dict[str, Report] = {}
         self._suspects: dict[str, float] = {}
@@ -157,6 +161,8 @@ class PoolLedger:
             for replica_id, since_s in self._suspects.items()
             if replica_id in self._reports and not self._reported_after(replica_id, since_s)
         }
+        if self._prefixes is not None:
+            self._prefixes.keep(self._reports)
         self._forget_views()
 
     def suspect(self, replica_id: str, now_s: float) -> None:
@@ -182,13 +188,15 @@ class PoolLedger:
             ask = ticket.ask
             if free < 1.0 and ask.priority is not Priority.VIP:
                 continue  # VIPs behind it may still go
-            request = RouteRequest(tokens=ask.tokens, avoid=self._avoid(ask))
+            request = self._request(ask, replicas=len(views))
             chosen = self._choose(request, tuple(views.values()), tie=self._draw())
             if chosen is None:
                 views = {name: view for name, view in views.items() if name in request.avoid}
             else:
                 self.line.leave(ticket)
                 self.take(chosen.replica_id, ask.tokens)
+                if ask.prefix and self._prefixes is not None:
+                    self._prefixes.note(ask.prefix, chosen.replica_id)
                 placed.append((ticket, chosen.replica_id))
                 free -= 1.0
                 if views is not self._views:
@@ -370,6 +378,12 @@ class PoolLedger:
                 kv_usage=report.kv_usage,
             ),
         )
+
+    def _request(self, ask: Ask, *, replicas: int) -> RouteRequest:
+        avoid = self._avoid(ask)
+        if self._prefixes is None or not ask.prefix or replicas < 2:
+            return RouteRequest(ask.tokens, avoid)
+        return RouteRequest(ask.tokens, avoid, self._prefixes.shares(ask.prefix))
 
     def _avoid(self, ask: Ask) -> frozenset[str]:
         if not ask.failed:

@@ -15,10 +15,14 @@ so that several gateways do not herd.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 STALE_AFTER_S = 5.0
 _NEUTRAL = 0.5
+_NOTHING: Mapping[str, float] = MappingProxyType({})
+# Tokens of load that a token which need not be computed is worth (`bench/prefix_affinity.py`).
+CACHED_WORTH = 16.0
 
 
 def predicted_tokens(*, prompt_tokens: int, max_output_tokens: int) -> float:
@@ -52,10 +56,14 @@ class ReplicaView(NamedTuple):
 
 
 class RouteRequest(NamedTuple):
-    """What is to be placed: predicted tokens, and replicas it must not go to again."""
+    """What is to be placed: predicted tokens, and replicas it must not go to again.
+
+    `cached`: share of the prompt that is in a replica's prefix cache, in (0, 1], by replica.
+    """
 
     tokens: float
     avoid: frozenset[str] = frozenset()
+    cached: Mapping[str, float] = _NOTHING
 
 
 Scorer = Callable[[RouteRequest, ReplicaView], float]
@@ -83,10 +91,22 @@ def engine_headroom(request: RouteRequest, replica: ReplicaView) -> float:
     return _clamp(1.0 - report.kv_usage) / (1.0 + report.waiting)
 
 
+def prefix_affinity(request: RouteRequest, replica: ReplicaView) -> float:
+    """What the replica's prefix cache saves, as a fraction of its token capacity.
+
+    Counted like load (`CACHED_WORTH`, and a weight equal to that of `token_headroom`), so that a
+    cache draws requests only while its replica is not that much fuller than the others: a prompt
+    everybody sends does not take everybody to one replica.
+    """
+    saved = CACHED_WORTH * request.cached.get(replica.replica_id, 0.0) * request.tokens
+    return _clamp(saved / replica.max_tokens)
+
+
 SCORERS: Mapping[Scorer, float] = {
     token_headroom: 3.0,
     request_headroom: 1.0,
     engine_headroom: 1.0,
+    prefix_affinity: 3.0,
 }
 
 

@@ -24,13 +24,14 @@ class Ask(NamedTuple):
     """What a request needs of a replica.
 
     `tokens`: predicted. `arrived_s`: at the gateway, which a retry does not change. `failed`:
-    replicas that failed this request, and when.
+    replicas that failed this request, and when. `prefix`: the blocks its prompt begins with.
     """
 
     priority: Priority
     tokens: float
     arrived_s: float
     failed: Mapping[str, float] = MappingProxyType({})
+    prefix: tuple[int, ...] = ()
 
 
 class Ticket(NamedTuple):

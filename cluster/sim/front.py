@@ -6,10 +6,13 @@ from collections.abc import Callable
 
 from cluster.batching import BatchRules
 from cluster.pool_ledger import PoolLedger, ReplicaLimits
+from cluster.prefix_index import PrefixIndex
 from cluster.routers import ROUTERS
 from cluster.sim.job import NEVER, Job
 from cluster.sim.setup import GatewayRules
 from cluster.waiting_line import Ask, Ticket, WaitingLine
+
+_MOST_BLOCKS = 20_000  # of a trace's: more than a cache holds
 
 
 class Front:
@@ -28,6 +31,7 @@ class Front:
             choose=choose,
             batches=batches,
             vip_slots=rules.vip_slots,
+            prefixes=PrefixIndex(most_blocks=_MOST_BLOCKS) if rules.prefix_affinity else None,
         )
         self._jobs: dict[object, tuple[Job, Ticket]] = {}
         self._fresh: list[Job] = []
@@ -45,7 +49,11 @@ class Front:
     def join(self, job: Job, now_s: float) -> None:
         """Into the line; call `place` afterwards."""
         ask = Ask(
-            priority=job.priority, tokens=job.load, arrived_s=job.arrival_s, failed=job.failed
+            priority=job.priority,
+            tokens=job.load,
+            arrived_s=job.arrival_s,
+            failed=job.failed,
+            prefix=job.blocks,
         )
         ticket = self.ledger.line.put(ask, now_s=now_s)
         job.ticket = ticket.order

@@ -40,6 +40,7 @@ class GatewayRules:
     batch_wait_s: float = 0.0
     batch_tokens: float = 4096.0
     vip_slots: int = 2
+    prefix_affinity: bool = True
     reschedule_after_s: float = 0.5
     max_moves: int = 2
     resumes: bool = False
