@@ -18,11 +18,11 @@ from ray import serve
 from cluster.model.plan import Plan, PoolSection
 from cluster.ray_backend.bundles import PlacementBundles, replica_bundles
 from cluster.ray_backend.capacity import PoolNeed
-from serving.config import ServeConfig, controller_params
+from serving.config import ServeConfig, WarmupSection, controller_params
 from serving.controller_actor import ControllerActor, ControllerSpec
 from serving.engine.replica import EngineReplica
 from serving.gateway import Gateway, GatewaySpec
-from serving.messages import EngineSpec
+from serving.messages import EngineSpec, Warmup
 
 CONTROLLER = "shardwise-controller"
 # No limit in practice: the gateway's line is what holds requests back, not Serve.
@@ -147,4 +147,9 @@ def _engine_spec(
         controller=CONTROLLER,
         namespace=deployment.namespace,
         link_secret=deployment.link_secret,
+        warmup=_warmup(deployment.config.warmup),
     )
+
+
+def _warmup(section: WarmupSection) -> Warmup:
+    return Warmup(system_prompts=section.system_prompts, prompts=section.prompts)

@@ -87,6 +87,16 @@ class AccessSection(_Section):
         return path
 
 
+class WarmupSection(_Section):
+    """Beginnings of prompts that a new replica computes before it takes requests.
+
+    `system_prompts`: of chats; `prompts`: of completions.
+    """
+
+    system_prompts: tuple[str, ...] = ()
+    prompts: tuple[str, ...] = ()
+
+
 class SteeringSection(_Section):
     """How the controller steers; see docs/policies.md for every number.
 
@@ -114,6 +124,7 @@ class ServeConfig(_Section):
     http: HttpSection = HttpSection()
     limits: LimitsSection = LimitsSection()
     access: AccessSection = AccessSection()
+    warmup: WarmupSection = WarmupSection()
     steering: SteeringSection = SteeringSection()
 
 
@@ -134,7 +145,7 @@ def load_serve_config(path: Path | None) -> ServeConfig:
             source=str(path),
             field="",
             problem=f"holds a {type(data).__name__}, not sections.",
-            fix="write sections http, limits, access, steering (docs/operations.md).",
+            fix="write sections http, limits, access, warmup, steering (docs/operations.md).",
         )
     try:
         return ServeConfig.model_validate(data)

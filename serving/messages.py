@@ -16,6 +16,14 @@ Kind = Literal["chat", "completions"]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Warmup:
+    """Beginnings that many prompts share: of chats (their system message), of completions."""
+
+    system_prompts: tuple[str, ...] = ()
+    prompts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class EngineSpec:
     """Everything an engine replica needs to start: one pool's share of the plan.
 
@@ -32,6 +40,7 @@ class EngineSpec:
     controller: str
     namespace: str
     link_secret: str = field(repr=False)
+    warmup: Warmup = Warmup()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from ray import serve
 
 from serving.engine.engine import Engine
 from serving.engine.listener import Listener
+from serving.engine.warmup import warm_up
 from serving.loopback import bind_to_node_address
 from serving.messages import EngineSpec, ReplicaReport
 
@@ -35,6 +36,7 @@ class EngineReplica:
         self._spec = spec
         self._replica_id = serve.get_replica_context().replica_id.unique_id
         self._engine = await Engine.start(spec)
+        await warm_up(self._engine.generate, spec.warmup, model=spec.model_name)
         self._listener = await Listener.start(
             self._engine.generate, host=ray.util.get_node_ip_address(), secret=spec.link_secret
         )
