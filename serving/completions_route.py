@@ -29,13 +29,12 @@ from serving.deadline import patience_s, within
 from serving.degrade import TIER_HEADER
 from serving.errors import ApiError, from_engine, internal_error
 from serving.http_body import read_body
+from serving.journey import CALLER_LEFT
 from serving.messages import DONE, EngineError, EngineReply
 from serving.requests import BodyKind
 from serving.service import Service
 
 REQUEST_ID_HEADER = "X-Request-Id"
-# nginx's status for a caller that left before the answer; only metrics ever see it.
-CALLER_LEFT = 499
 _LONGEST_ID = 128
 _EVENT_STREAM = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -55,31 +54,35 @@ class CompletionsRoute:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        exchange = _Exchange(self._service, scope=scope, send=send)
+        exchange = _Exchange(self._service, self._kind, scope=scope, send=send)
         try:
             exchange.enter()  # before anything is read of who may not ask
             raw = await read_body(
                 Request(scope, receive), limit=self._service.limits.max_body_bytes
             )
+            await _while_connected(receive, exchange.run(raw))
         except ClientDisconnect:
-            return exchange.count()
+            pass
         except ApiError as error:
             await exchange.fail(error)
-            return exchange.count()
-        await _while_connected(receive, exchange.run(raw, kind=self._kind))
-        return None
+        finally:
+            exchange.end()
 
 
 class _Exchange:
     """One request and its answer."""
 
-    def __init__(self, service: Service, *, scope: Scope, send: Send) -> None:
+    def __init__(self, service: Service, kind: BodyKind, *, scope: Scope, send: Send) -> None:
         self._service = service
+        self._kind = kind
         self._scope = scope
         self._send = send
         self._headers = Headers(scope=scope)
         self._request_id = _request_id(self._headers)
         self._arrived_s = service.now_s()
+        self._journey = service.journeys.begin(
+            kind, path=scope["path"], headers=self._headers, request_id=self._request_id
+        )
         # As counted in the metrics when the exchange ends.
         self._status = CALLER_LEFT
         self._started = False
@@ -92,38 +95,44 @@ class _Exchange:
         """Who asks. Raises ApiError."""
         self._caller = self._service.door.caller(self._headers)
         self._priority = self._caller.priority
+        self._journey.entered(self._caller)
         self._patience_s = patience_s(self._headers)
 
-    async def run(self, raw: bytes, *, kind: BodyKind) -> None:
-        """Answer, and count how it ended."""
+    async def run(self, raw: bytes) -> None:
+        """Answer."""
         try:
-            await self._answer(raw, kind=kind)
+            await self._answer(raw)
         except ApiError as error:
             await self.fail(error)
         except OSError:  # the server's way to say that the caller has gone
             self._status = CALLER_LEFT
         except Exception:
-            logger.exception("unexpected error in the gateway")
+            logger.exception("unexpected error in the gateway, request %s", self._request_id)
             self._status = 500
             if not self._started:
                 await self.fail(internal_error())
-        finally:
-            self.count()
 
     async def fail(self, error: ApiError) -> None:
         """Answer with an error."""
         self._status = error.status
+        self._journey.refused(error)
         await self._respond(error_response(error, headers=self._common()))
 
-    def count(self) -> None:
-        """Count the request as ended."""
+    def end(self) -> None:
+        """Count the request as ended, and tell how."""
         labels = (self._pool, str(self._status), self._priority.value)
         self._service.metrics.requests.labels(*labels).inc()
+        self._journey.end(status=self._status, tier=int(self._service.tier))
 
-    async def _answer(self, raw: bytes, *, kind: BodyKind) -> None:
-        admitted = await self._service.admit(
-            raw, kind=kind, caller=self._caller, arrived_s=self._arrived_s
-        )
+    async def _answer(self, raw: bytes) -> None:
+        with self._journey.admission():
+            admitted = await self._service.admit(
+                raw,
+                kind=self._kind,
+                caller=self._caller,
+                arrived_s=self._arrived_s,
+                journey=self._journey,
+            )
         self._pool = admitted.front.pool
         headers = {**self._common(), **admitted.headers}
         async with aclosing(self._in_time(self._service.replies(admitted))) as replies:
@@ -134,6 +143,7 @@ class _Exchange:
             async for _ in replies:
                 pass  # read to its end: closing it early would tell the engine to abort
         self._status = 200
+        self._journey.sent(first)
         await self._respond(JSONResponse(first[-1], headers=headers))
 
     def _in_time(
@@ -162,9 +172,11 @@ class _Exchange:
         while batch is not None:
             events = "".join(_event(reply) for reply in batch).encode()
             await self._send({"type": "http.response.body", "body": events, "more_body": True})
+            self._journey.sent(batch)
             sent_s = self._observe(batch, last_s=sent_s)
             batch = await _next(replies)
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+        self._journey.streamed()
         self._status = 200
 
     def _observe(self, batch: list[EngineReply], *, last_s: float | None) -> float:

@@ -97,6 +97,25 @@ class WarmupSection(_Section):
     prompts: tuple[str, ...] = ()
 
 
+class LogsSection(_Section):
+    """What is written of requests that have ended.
+
+    `access`: where, one line each: `ray` (beside the gateway's own log in Ray's directory),
+    `stdout`, an absolute path on the gateways' nodes, or None for nowhere. `prompts`: whether the
+    lines hold the text of prompts and answers.
+    """
+
+    access: Literal["ray", "stdout"] | Path | None = "ray"
+    prompts: bool = False
+
+    @field_validator("access")
+    @classmethod
+    def _known(cls, access: str | Path | None) -> str | Path | None:
+        if isinstance(access, Path) and not access.is_absolute():
+            raise ValueError(f"'{access}' is neither ray, stdout, null nor an absolute path")
+        return access
+
+
 class SteeringSection(_Section):
     """How the controller steers; see docs/policies.md for every number.
 
@@ -125,6 +144,7 @@ class ServeConfig(_Section):
     limits: LimitsSection = LimitsSection()
     access: AccessSection = AccessSection()
     warmup: WarmupSection = WarmupSection()
+    logs: LogsSection = LogsSection()
     steering: SteeringSection = SteeringSection()
 
 
@@ -145,7 +165,7 @@ def load_serve_config(path: Path | None) -> ServeConfig:
             source=str(path),
             field="",
             problem=f"holds a {type(data).__name__}, not sections.",
-            fix="write sections http, limits, access, warmup, steering (docs/operations.md).",
+            fix="write sections http, limits, access, warmup, logs, steering (docs/operations.md).",
         )
     try:
         return ServeConfig.model_validate(data)

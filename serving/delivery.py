@@ -25,6 +25,7 @@ from serving.admission import PoolFront
 from serving.config import LimitsSection
 from serving.dispatch import Slot
 from serving.errors import ApiError, from_engine, too_busy, unavailable
+from serving.journey import Journey
 from serving.messages import DONE, EngineError, EngineReply, EngineRequest
 from serving.metering import Meter
 from serving.metrics import GatewayMetrics
@@ -55,6 +56,7 @@ class Admitted:
 
     `reserve` and `meter`: what its caller was charged, and what it uses. `transcript`: what a
     stream that could be taken up has said. `tier`, `changes`: what was degraded, and why.
+    `journey`: where its steps are told.
     """
 
     front: PoolFront
@@ -67,6 +69,7 @@ class Admitted:
     transcript: Transcript | None
     tier: Tier
     changes: tuple[str, ...]
+    journey: Journey
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +78,7 @@ class Attempt:
 
     request: EngineRequest
     said: Transcript | None
+    journey: Journey
     rest: Resumption | None = None
 
     def heard(self, replies: list[EngineReply]) -> list[EngineReply]:
@@ -114,12 +118,15 @@ class Delivery:
         Raises ApiError before the first reply; after it, an error of the engine or the link comes
         as the last reply, an `EngineError`. Close the iterator to cancel.
         """
-        attempt = Attempt(request=admitted.request, said=admitted.transcript)
+        attempt = Attempt(
+            request=admitted.request, said=admitted.transcript, journey=admitted.journey
+        )
         error: EngineError | None = None
         failed: dict[str, float] = {}
         for _ in range(self._limits.attempts):
             if error is not None:
                 self._metrics.retries.labels(admitted.front.pool).inc()
+                admitted.journey.again("retry")
             slot = await self._place(admitted, failed=failed, error=error)
             if admitted.transcript is not None:
                 admitted.transcript.begin()
@@ -179,6 +186,7 @@ class Delivery:
                 raise
             moves -= 1
             self._metrics.moved.labels(front.pool).inc()
+            attempt.journey.again("move")
 
     async def _resumed(
         self, admitted: Admitted, error: EngineError, *, failed: dict[str, float]
@@ -200,7 +208,8 @@ class Delivery:
                 error = EngineError(status=503, message=refusal.message, retryable=False)
                 break
             self._metrics.resumed.labels(front.pool).inc()
-            attempt = Attempt(request=rest.request, said=said, rest=rest)
+            admitted.journey.again("resume")
+            attempt = Attempt(request=rest.request, said=said, journey=admitted.journey, rest=rest)
             try:
                 calling = self._call(front, attempt, replica_id=slot.replica_id)
                 async with aclosing(calling) as batches:
@@ -222,7 +231,9 @@ class Delivery:
     ) -> AsyncGenerator[list[EngineReply] | EngineError, None]:
         """Replies of one attempt; whatever cuts them short is an EngineError at the end."""
         # A new id for each attempt: the engine may still be busy forgetting the one before.
-        request = replace(attempt.request, request_id=uuid.uuid4().hex)
+        engine_request_id = uuid.uuid4().hex
+        span = attempt.journey.attempt(replica_id, engine_request_id=engine_request_id)
+        request = replace(attempt.request, request_id=engine_request_id, trace=span.headers)
         finished = False
         limit_s = self._limits.silence_s if request.stream else self._limits.answer_s
         try:
@@ -233,24 +244,28 @@ class Delivery:
                     good = message if error is None else message[: message.index(error)]
                     if good:
                         finished = isinstance(good[-1], dict) or good[-1] == DONE
-                        told = attempt.heard(good)
-                        if told:
-                            yield told
+                        if finished:
+                            span.answered()
+                        heard = attempt.heard(good)
+                        if heard:
+                            yield heard
                     if error is not None:
-                        yield error
+                        yield span.failed(error)
                         return
         except TimeoutError:
             front.dispatcher.suspect(replica_id)
             silent = f"replica {replica_id} said nothing for {limit_s:.0f} s"
-            yield EngineError(status=504, message=silent, retryable=True)
-            return
+            yield span.failed(EngineError(status=504, message=silent, retryable=True))
         except LinkError as lost:
             front.dispatcher.suspect(replica_id)
             if not finished:
-                yield EngineError(status=503, message=str(lost), retryable=True)
-            return
-        if not finished:
-            yield EngineError(status=500, message="The answer ended early.", retryable=True)
+                yield span.failed(EngineError(status=503, message=str(lost), retryable=True))
+        else:
+            if not finished:
+                early = "The answer ended early."
+                yield span.failed(EngineError(status=500, message=early, retryable=True))
+        finally:
+            span.end()
 
     async def _place(
         self, admitted: Admitted, *, failed: Mapping[str, float], error: EngineError | None
@@ -263,8 +278,9 @@ class Delivery:
             failed=failed,
         )
         try:
-            async with asyncio.timeout(limit_s):
-                return await front.dispatcher.place(ask)
+            with admitted.journey.waiting():
+                async with asyncio.timeout(limit_s):
+                    return await front.dispatcher.place(ask)
         except TimeoutError:
             if error is not None:
                 raise self._gave_up(f"within {limit_s:.0f} s of a failure", error) from None
@@ -286,6 +302,7 @@ class Delivery:
     def _observe_first(self, admitted: Admitted) -> None:
         waited_s = self._clock() - admitted.arrived_s
         self._metrics.ttft.labels(admitted.front.pool).observe(waited_s)
+        admitted.journey.first()
 
 
 async def _never_silent(

@@ -21,6 +21,7 @@ from cluster.model.plan import Plan, PoolSection
 from cluster.pool_capacity import replica_limits
 from cluster.priority import Priority
 from cluster.waiting_line import WaitingLine
+from serving import tracing
 from serving.admission import PoolFront
 from serving.config import LimitsSection, ServeConfig
 from serving.direct_link import DirectLink
@@ -28,10 +29,13 @@ from serving.dispatch import Dispatcher
 from serving.entry import HttpEntry
 from serving.exchange import keep_in_step
 from serving.http_api import build_app
+from serving.journey import Journeys
 from serving.keys import KeyRing
 from serving.loopback import bind_to_node_address
 from serving.messages import Directive, GatewayReport
 from serving.metrics import GatewayMetrics
+from serving.request_log import open_request_log
+from serving.request_texts import Texts
 from serving.service import Service
 from serving.tokens import PromptTokenizer
 
@@ -68,11 +72,19 @@ class Gateway:
         bind_to_node_address()
         del pools
         self._spec = spec
+        self._traces = tracing.set_up("shardwise-gateway")
+        self._log = open_request_log(spec.config.logs)
         self._service = Service(
             fronts=[_front(pool, spec) for pool in spec.plan.pools],
             limits=spec.config.limits,
             metrics=GatewayMetrics(),
             ring=_ring(spec.config),
+            journeys=Journeys(
+                clock=time.time,
+                tracer=self._traces.tracer,
+                log=None if self._log is None else self._log.write,
+                texts=Texts if spec.config.logs.prompts else None,
+            ),
         )
         self._controller: Any = None
         http = spec.config.http
@@ -94,6 +106,12 @@ class Gateway:
         """Serve's hook before it ends a replica: the answers that were begun are finished."""
         await self._entry.close()
         self._exchanging.cancel()
+
+    async def __del__(self) -> None:
+        """Serve's hook before it ends a replica: what is still to be told goes out."""
+        await asyncio.to_thread(self._traces.flush)
+        if self._log is not None:
+            await asyncio.to_thread(self._log.close)
 
     async def _exchange(self, report: GatewayReport) -> Directive:
         directive: Directive = await self._ask_controller("exchange", report)

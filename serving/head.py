@@ -36,6 +36,7 @@ from serving.diagnosis import failure, waiting_for
 from serving.instance import Instance, Progress
 from serving.scaler import DeploymentState, ServeScaler
 from serving.sources import resolve_sources
+from serving.tracing import variables
 
 APP = "shardwise"
 NAMESPACE = "shardwise"
@@ -287,12 +288,16 @@ class _StopRequested(Exception):  # noqa: N818  # not an error: the user asked f
 
 
 def _join(address: str) -> Any:
-    """Connect to a running cluster; the repository travels to its nodes."""
+    """Connect to a running cluster; the repository and where traces go travel to its nodes."""
     try:
         return ray.init(
             address=address,
             namespace=NAMESPACE,
-            runtime_env={"working_dir": str(_REPOSITORY), "excludes": [".venv", ".git"]},
+            runtime_env={
+                "working_dir": str(_REPOSITORY),
+                "excludes": [".venv", ".git"],
+                "env_vars": variables(),
+            },
         )
     except ConnectionError as error:
         raise UnavailableError(

@@ -6,6 +6,7 @@ clocks, and a report is stale after seconds, not microseconds.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -45,12 +46,16 @@ class EngineSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineRequest:
-    """One request as the engine gets it: an OpenAI body, already validated and within limits."""
+    """One request as the engine gets it: an OpenAI body, already validated and within limits.
+
+    `trace`: the span it belongs to, as W3C headers; empty without one.
+    """
 
     kind: Kind
     body: dict[str, Any]
     request_id: str
     tokens: float  # predicted
+    trace: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def stream(self) -> bool:

@@ -22,6 +22,11 @@ class Meter:
         self._usage: dict[str, Any] | None = None
 
     @property
+    def usage(self) -> dict[str, Any] | None:
+        """The engine's own account, None before it has given one."""
+        return self._usage
+
+    @property
     def prompt(self) -> int:
         """Tokens of the prompt; 0 before the engine has said anything."""
         if self._usage is not None:

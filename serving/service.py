@@ -25,6 +25,7 @@ from serving.config import LimitsSection
 from serving.degrade import headers, with_usage
 from serving.delivery import Admitted, Delivery, Stance
 from serving.errors import ApiError, unknown_model
+from serving.journey import Grant, Journey, Journeys
 from serving.keys import KeyRing
 from serving.messages import Directive, EngineReply, EngineRequest, GatewayReport, PoolLoad
 from serving.metering import Meter
@@ -38,7 +39,7 @@ from serving.transcript import Transcript
 class Service:
     """The gateway's core, one per gateway process. `fronts`: the main pool's first.
 
-    `ring`: the API keys, None if anyone may ask.
+    `ring`: the API keys, None if anyone may ask. `journeys`: where requests are traced and logged.
     """
 
     def __init__(
@@ -49,9 +50,11 @@ class Service:
         metrics: GatewayMetrics,
         ring: KeyRing | None = None,
         clock: Callable[[], float] = time.time,
+        journeys: Journeys | None = None,
     ) -> None:
         self.limits = limits
         self.metrics = metrics
+        self.journeys = journeys or Journeys(clock=clock)
         self.door = Door(ring, clock=clock)
         self._fronts = {front.pool: front for front in fronts}
         self._main = fronts[0]
@@ -134,14 +137,16 @@ class Service:
             raise unknown_model(model, known=self.fronts) from None
 
     async def admit(
-        self, raw: bytes, *, kind: BodyKind, caller: Caller, arrived_s: float
+        self, raw: bytes, *, kind: BodyKind, caller: Caller, arrived_s: float, journey: Journey
     ) -> Admitted:
         """Check a request and fit it to the tier. Raises ApiError."""
         body = await self.off_loop.run(lambda: parse_body(raw, kind), size_bytes=len(raw))
         priority = caller.priority
         asked_front = self.front_of(body.model)
         caller.check_model(body.model)
+        journey.asked(body, model=body.model, pool=asked_front.pool)
         asked = await self._fit(body, front=asked_front, size_bytes=len(raw))
+        journey.tokenised(asked.prompt_tokens)
         yields = asked_front is self._main
         light = await self._light_fit(body, size_bytes=len(raw)) if yields else None
         # From here on nothing is awaited: tier, line and the place in it belong together.
@@ -185,6 +190,19 @@ class Service:
         )
         parsed = front.parsed and request.kind == "chat"
         noted = self.limits.resumes > 0 and not parsed and can_resume(request)
+        meter = None if caller.key is None else _meter(body, prompt=asked.prompt_tokens)
+        transcript = Transcript(front.decode) if noted else None
+        journey.granted(
+            Grant(
+                pool=front.pool,
+                model=front.model_name,
+                tier=int(self.tier),
+                changes=granted.changes,
+                max_tokens=granted.max_tokens,
+                meter=meter,
+                transcript=transcript,
+            )
+        )
         return Admitted(
             front=front,
             request=with_ids(request) if noted else request,
@@ -192,10 +210,11 @@ class Service:
             headers=headers(granted, tier=self.tier) | reserve.headers(self._clock()),
             arrived_s=arrived_s,
             reserve=reserve,
-            meter=None if caller.key is None else _meter(body, prompt=asked.prompt_tokens),
-            transcript=Transcript(front.decode) if noted else None,
+            meter=meter,
+            transcript=transcript,
             tier=self.tier,
             changes=granted.changes,
+            journey=journey,
         )
 
     def replies(self, admitted: Admitted) -> AsyncGenerator[list[EngineReply], None]:

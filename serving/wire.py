@@ -54,11 +54,16 @@ class Call(msgspec.Struct, array_like=True, tag=3):  # noqa: D101
     body: dict[str, Any]
     request_id: str
     tokens: float
+    trace: dict[str, str] = {}  # last, and not needed: an end that does not know it leaves it out
 
     def request(self) -> EngineRequest:
         """What is asked of the engine."""
         return EngineRequest(
-            kind=self.kind, body=self.body, request_id=self.request_id, tokens=self.tokens
+            kind=self.kind,
+            body=self.body,
+            request_id=self.request_id,
+            tokens=self.tokens,
+            trace=self.trace,
         )
 
 
@@ -115,7 +120,14 @@ class WireError(Exception):
 
 def call_of(stream: int, request: EngineRequest) -> Call:
     """The frame of a request."""
-    return Call(stream, request.kind, request.body, request.request_id, request.tokens)
+    return Call(
+        stream,
+        request.kind,
+        request.body,
+        request.request_id,
+        request.tokens,
+        dict(request.trace),
+    )
 
 
 def packed(replies: Iterable[EngineReply]) -> list[str | dict[str, Any] | Refusal]:

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from serving.engine import fast_start
 from serving.messages import EngineError, EngineReply, EngineRequest, EngineSpec
+from serving.tracing import otlp_endpoint
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext
@@ -56,14 +57,16 @@ class Engine:
             ChatCompletionRequest,
             CompletionRequest,
         )
+        from ray.llm._internal.serve.core.protocol import RawRequestInfo
 
         body = {**request.body, "request_id": request.request_id}
         engine = self._server.engine
+        headers = RawRequestInfo(headers=dict(request.trace))
         try:
             if request.kind == "chat":
-                replies = engine.chat(ChatCompletionRequest(**body))
+                replies = engine.chat(ChatCompletionRequest(**body), headers)
             else:
-                replies = engine.completions(CompletionRequest(**body))
+                replies = engine.completions(CompletionRequest(**body), headers)
         except ValueError as error:  # pydantic's: a field only the engine knows the rules of
             yield EngineError(status=400, message=_first_problem(error), retryable=False)
             return
@@ -105,7 +108,7 @@ def _configure(spec: EngineSpec) -> tuple[Any, LLMConfig]:
 
     config = LLMConfig(
         model_loading_config={"model_id": spec.model_name, "model_source": spec.model_source},
-        engine_kwargs=dict(spec.engine_args),
+        engine_kwargs=_traced() | spec.engine_args,
         placement_group_config={"bundles": [dict(bundle) for bundle in spec.bundles]},
         # vLLM's own Prometheus logger: its gauges are read in this process by `Engine.stats`.
         log_engine_metrics=False,
@@ -114,6 +117,12 @@ def _configure(spec: EngineSpec) -> tuple[Any, LLMConfig]:
     if spec.device_kind == "cpu":
         _run_cpu_ranks(config, ranks=len(spec.bundles))
     return QuietServer, config
+
+
+def _traced() -> dict[str, Any]:
+    """The argument with which vLLM sends its spans to where this process sends its own."""
+    endpoint = otlp_endpoint()
+    return {} if endpoint is None else {"otlp_traces_endpoint": endpoint}
 
 
 def _run_cpu_ranks(config: LLMConfig, *, ranks: int) -> None:

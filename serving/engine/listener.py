@@ -151,7 +151,7 @@ class Listener:
                 async for reply in engine:
                     gateway.add(call.stream, reply)
         except Exception as error:
-            logger.exception("a request failed in the engine")
+            logger.exception("request %s failed in the engine", call.request_id)
             said = f"{type(error).__name__}: {error}"
             gateway.add(call.stream, EngineError(status=500, message=said, retryable=True))
 

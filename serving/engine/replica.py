@@ -16,8 +16,10 @@ from typing import Any
 import ray
 from ray import serve
 
+from serving import tracing
 from serving.engine.engine import Engine
 from serving.engine.listener import Listener
+from serving.engine.spans import with_spans
 from serving.engine.warmup import warm_up
 from serving.loopback import bind_to_node_address
 from serving.messages import EngineSpec, ReplicaReport
@@ -35,10 +37,17 @@ class EngineReplica:
         bind_to_node_address()
         self._spec = spec
         self._replica_id = serve.get_replica_context().replica_id.unique_id
+        self._traces = tracing.set_up("shardwise-engine")  # before vLLM reads the environment
         self._engine = await Engine.start(spec)
         await warm_up(self._engine.generate, spec.warmup, model=spec.model_name)
+        generate = with_spans(
+            self._engine.generate,
+            self._traces.tracer,
+            pool=spec.pool,
+            replica_id=self._replica_id,
+        )
         self._listener = await Listener.start(
-            self._engine.generate, host=ray.util.get_node_ip_address(), secret=spec.link_secret
+            generate, host=ray.util.get_node_ip_address(), secret=spec.link_secret
         )
         self._started_s = time.time()
         self._controller: Any = None
@@ -53,6 +62,7 @@ class EngineReplica:
         self._reporting.cancel()  # no gateway should choose this replica any more
         await self._listener.leave()
         await self._listener.close()
+        await asyncio.to_thread(self._traces.flush)
 
     async def check_health(self) -> None:
         """Called by Serve; raises if the engine is dead."""
