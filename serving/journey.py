@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -44,6 +44,7 @@ from serving.requests import Body, BodyKind, ChatBody
 from serving.tracing import NO_TRACES, carried, context_of, tell_failure
 from serving.transcript import Transcript
 
+_NO_STEP = nullcontext()
 CALLER_LEFT = 499  # nginx's status for a caller that left before the answer
 
 Again = Literal["retry", "move", "resume"]
@@ -98,7 +99,6 @@ class Journey:
 
     def __init__(self, to: Journeys, span: Span, *, operation: str, request_id: str) -> None:
         self._to, self._span = to, span
-        self._context = set_span_in_context(span, Context())
         self._operation, self._request_id = operation, request_id
         self._arrived_s = to.clock()
         self._texts = None if to.texts is None else to.texts()
@@ -122,11 +122,9 @@ class Journey:
         if caller.key is not None:
             self._span.set_attribute(names.KEY, caller.key.name)
 
-    @contextmanager
-    def admission(self) -> Iterator[None]:
+    def admission(self) -> AbstractContextManager[None]:
         """While it is checked and fitted to the tier."""
-        with self._child("admission"):
-            yield
+        return self._step("admission")
 
     def asked(self, body: Body, *, model: str, pool: str) -> None:
         """The body is a request for this model."""
@@ -160,7 +158,7 @@ class Journey:
         """While it waits in line."""
         began_s = self._to.clock()
         try:
-            with self._child("queue"):
+            with self._step("queue"):
                 yield
         finally:
             self._queue_s = (self._queue_s or 0.0) + self._to.clock() - began_s
@@ -174,16 +172,14 @@ class Journey:
         """A replica is asked. `end` the attempt, whatever comes of it."""
         tried = len(self._replicas)
         self._replicas.append(replica_id)
-        span = self._to.tracer.start_span(
-            "attempt",
-            context=self._context,
-            kind=SpanKind.CLIENT,
-            attributes={
+        span = self._child("attempt", kind=SpanKind.CLIENT)
+        span.set_attributes(
+            {
                 names.REPLICA: replica_id,
                 names.ATTEMPT: tried + 1,
                 names.REASON: self._again[-1] if tried else "first",
                 names.ENGINE_REQUEST_ID: engine_request_id,
-            },
+            }
         )
         return AttemptSpan(span)
 
@@ -300,16 +296,27 @@ class Journey:
             usage = self._grant.meter.usage
         return None if usage is None or usage.get(what) is None else int(usage[what])
 
-    @contextmanager
-    def _child(self, name: str) -> Iterator[None]:
-        span = self._to.tracer.start_span(name, context=self._context)
-        try:
-            yield
-        except BaseException as error:
-            tell_failure(span, error)
-            raise
-        finally:
-            span.end()
+    def _step(self, name: str) -> AbstractContextManager[None]:
+        return _Step(self._child(name)) if self._span.is_recording() else _NO_STEP
+
+    def _child(self, name: str, *, kind: SpanKind = SpanKind.INTERNAL) -> Span:
+        """A span below the request's; that itself, which does nothing, where it is not recorded."""
+        if not self._span.is_recording():
+            return self._span
+        context = set_span_in_context(self._span, Context())
+        return self._to.tracer.start_span(name, context=context, kind=kind)
+
+
+class _Step(AbstractContextManager[None]):
+    """A span that ends with the block, and says how."""
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is not None:
+            tell_failure(self._span, error)
+        self._span.end()
 
 
 class AttemptSpan:

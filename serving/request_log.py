@@ -1,8 +1,8 @@
 """What does the log say of a request that has ended? One line of JSON.
 
 Where the lines go is `logs.access` of the serving configuration; the logger is `shardwise.access`.
-They are written by a thread of their own; if it falls behind by `MOST_WAITING` lines, further ones
-are dropped and the loss is told, since requests come first.
+They are written by a thread of their own every `EVERY_S` seconds; if `MOST_WAITING` lines wait,
+further ones are dropped and the loss is told, since requests come first.
 
 Invariant: a line holds text of a prompt or an answer only where `logs.prompts` asks for it, and
 never an API key.
@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
+from collections import deque
 from dataclasses import dataclass, field, fields
-from logging.handlers import QueueHandler, QueueListener, RotatingFileHandler, WatchedFileHandler
+from logging.handlers import RotatingFileHandler, WatchedFileHandler
 from pathlib import Path
-from queue import Full, Queue
-from typing import Any
 
 import msgspec
 
@@ -24,6 +24,7 @@ from serving.config import LogsSection
 from serving.request_texts import Texts
 
 LOGGER = "shardwise.access"
+EVERY_S = 0.25
 MOST_WAITING = 10_000  # lines
 
 logger = logging.getLogger("ray.serve")
@@ -72,15 +73,24 @@ NAMES = tuple(each.name for each in fields(RequestLine) if each.name != "texts")
 
 
 class RequestLog:
-    """Takes lines and has them written by a thread. `close` waits for those that are there."""
+    """Takes lines and has them written to `target` by a thread, all that came in `every_s` at once.
 
-    def __init__(self, target: logging.Handler, *, most_waiting: int = MOST_WAITING) -> None:
+    A thread woken for each would cost a request ten times as much.
+    """
+
+    def __init__(
+        self,
+        target: logging.Handler,
+        *,
+        every_s: float = EVERY_S,
+        most_waiting: int = MOST_WAITING,
+    ) -> None:
         target.setFormatter(logging.Formatter("%(message)s"))
-        waiting: Queue[logging.LogRecord] = Queue(maxsize=most_waiting)
-        self._target = target
-        self._handler = _Bounded(waiting)
-        self._listener = _Patient(waiting, target)
-        self._listener.start()
+        self._handler = _Waiting(target, most=most_waiting)
+        self._every_s = every_s
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="request-log", daemon=True)
+        self._thread.start()
         self._logger = logging.getLogger(LOGGER)
         self._logger.setLevel(logging.INFO)
         self._logger.propagate = False
@@ -93,8 +103,14 @@ class RequestLog:
     def close(self) -> None:
         """Write what is there and end."""
         self._logger.removeHandler(self._handler)
-        self._listener.stop()
-        self._target.close()
+        self._closing.set()
+        self._thread.join()
+        self._handler.close()
+
+    def _run(self) -> None:
+        while not self._closing.wait(self._every_s):
+            self._handler.flush()
+        self._handler.flush()
 
 
 def open_request_log(section: LogsSection) -> RequestLog | None:
@@ -129,33 +145,39 @@ def _beside_serve() -> logging.Handler:
     return _stdout()
 
 
-class _Bounded(QueueHandler):
-    """Hands records over as they are, or drops them; they are put into words on the other side."""
+class _Waiting(logging.Handler):
+    """Keeps records until `flush`, which puts them into words and hands them on as one."""
 
-    def __init__(self, waiting: Queue[logging.LogRecord]) -> None:
-        super().__init__(waiting)
+    def __init__(self, target: logging.Handler, *, most: int) -> None:
+        super().__init__()
+        self._target, self._most = target, most
+        self._records: deque[logging.LogRecord] = deque()
         self._dropped = 0
 
-    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        return record
-
-    def enqueue(self, record: logging.LogRecord) -> None:
-        try:
-            self.queue.put_nowait(record)
-        except Full:
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take a record, or drop it."""
+        if len(self._records) < self._most:
+            self._records.append(record)
+        else:
             self._dropped += 1
-            return
-        if self._dropped:
-            logger.warning("%d lines of the request log were dropped", self._dropped)
-            self._dropped = 0
 
+    def flush(self) -> None:
+        """Write what is there."""
+        lines: list[str] = []
+        for _ in range(len(self._records)):
+            record = self._records.popleft()
+            try:
+                lines.append(record.getMessage())
+            except Exception:
+                self.handleError(record)  # as logging does: one bad line ends no other
+        if lines:
+            attributes = {"name": LOGGER, "levelno": logging.INFO, "levelname": "INFO"}
+            self._target.handle(logging.makeLogRecord(attributes | {"msg": "\n".join(lines)}))
+        dropped, self._dropped = self._dropped, 0
+        if dropped:
+            logger.warning("%d lines of the request log were dropped", dropped)
 
-class _Patient(QueueListener):
-    """Waits to be told to stop where the queue is full; the base class would raise."""
-
-    def __init__(self, waiting: Queue[Any], target: logging.Handler) -> None:
-        super().__init__(waiting, target)
-        self._waiting = waiting
-
-    def enqueue_sentinel(self) -> None:
-        self._waiting.put(None)
+    def close(self) -> None:
+        """Close the target too."""
+        self._target.close()
+        super().close()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
+from opentelemetry.trace import Tracer
 
 from autoscaler.snapshot import Tier
 from cluster.pool_ledger import ReplicaLimits
@@ -18,6 +19,7 @@ from serving.admission import PoolFront
 from serving.config import LimitsSection
 from serving.dispatch import Dispatcher
 from serving.http_api import HttpApi, build_app
+from serving.journey import Journeys
 from serving.keys import KeyRing
 from serving.messages import (
     Directive,
@@ -28,8 +30,11 @@ from serving.messages import (
 )
 from serving.metrics import GatewayMetrics
 from serving.replica_link import LinkError
+from serving.request_log import RequestLine
+from serving.request_texts import Texts
 from serving.requests import Body, ChatBody
 from serving.service import Service
+from serving.tracing import NO_TRACES
 
 DELAYS_S = {Priority.VIP: 0.0, Priority.STANDARD: 30.0, Priority.BATCH: 120.0}
 
@@ -228,6 +233,9 @@ class Stage:
     light_context: int = 100
     link: FakeLink = field(default_factory=FakeLink)
     ring: KeyRing | None = None
+    tracer: Tracer = NO_TRACES.tracer
+    log: Callable[[RequestLine], None] | None = None
+    texts: Callable[[], Texts] | None = None
 
     def __post_init__(self) -> None:
         self.clock = Clock()
@@ -262,6 +270,7 @@ class Stage:
             metrics=self.metrics,
             ring=self.ring,
             clock=self.clock,
+            journeys=Journeys(clock=self.clock, tracer=self.tracer, log=self.log, texts=self.texts),
         )
 
     @property
