@@ -47,7 +47,10 @@ class Texts:
 def _choices(reply: EngineReply) -> list[dict[str, Any]]:
     if isinstance(reply, EngineError) or reply == DONE:
         return []
-    event = json.loads(reply) if isinstance(reply, str) else reply
+    try:
+        event = json.loads(reply) if isinstance(reply, str) else reply
+    except ValueError:
+        return []
     found: list[dict[str, Any]] = event.get("choices") or []
     return found
 

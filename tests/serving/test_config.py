@@ -80,6 +80,8 @@ def test_fields_are_taken(tmp_path: Path) -> None:
         ("limits:\n  queue_wait_s: soon\n", "limits.queue_wait_s"),
         ("http:\n  port: 70000\n", "http.port"),
         ("steering:\n  mode: bold\n", "steering.mode"),
+        ("logs:\n  access: stdoud\n", "logs.access"),
+        ("logs:\n  access: logs/access.jsonl\n", "logs.access"),
         ("gateway: {}\n", "gateway"),
         ("- http\n", "holds a list"),
         ("http: [\n", "cannot be read"),
@@ -127,3 +129,10 @@ def test_steering_that_cannot_work_is_refused_before_it_starts(tmp_path: Path) -
 def test_advisory_mode_reaches_the_controller(tmp_path: Path) -> None:
     config = load_serve_config(written(tmp_path, "steering:\n  mode: advisory\n"))
     assert controller_params(plan(), config).mode is Mode.ADVISORY
+
+
+@pytest.mark.parametrize("access", ["ray", "stdout", "/var/log/access.jsonl", None])
+def test_the_request_log_goes_where_it_is_told_to(tmp_path: Path, access: str | None) -> None:
+    text = f"logs:\n  access: {'null' if access is None else access}\n"
+    found = load_serve_config(written(tmp_path, text)).logs.access
+    assert (None if found is None else str(found)) == access

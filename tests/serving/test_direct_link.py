@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -307,6 +308,16 @@ async def test_an_unknown_replica_cannot_be_reached() -> None:
     link = DirectLink(secret=SECRET, reach_s=1.0)
     with pytest.raises(LinkError, match="has not said where it is"):
         await said(link)
+
+
+def test_a_call_of_an_end_that_knows_of_no_traces_is_understood_and_the_other_way_round() -> None:
+    asked = request(stream=True)
+    call = wire.call_of(1, replace(asked, trace={"traceparent": "x"}))
+    whole = msgspec.msgpack.decode(wire.encoded(call)[4:])
+    before = msgspec.msgpack.encode(whole[:-1])
+    assert wire.FROM_GATEWAY.decode(before).request() == asked
+    to_come = msgspec.msgpack.encode([*whole, "more"])
+    assert wire.FROM_GATEWAY.decode(to_come).request() == replace(asked, trace=call.trace)
 
 
 REPLIES = st.lists(
