@@ -1,8 +1,8 @@
 """What do traces and the request log cost a request? `python bench/request_telemetry.py [--quick]`.
 
-CPU time of the process per request, threads that write and export included: the HTTP
-application over replicas that answer at once, as in `bench/gateway.py`. Rounds of all cases take
-turns and the median of each counts, since the machine may do other things.
+CPU time of the process per request, threads that write and export included: the HTTP application
+over replicas that answer at once, as in `bench/gateway.py`, without any of them and with one.
+Rounds of all cases take turns; what a case adds is the median of its differences within the rounds.
 Spans are encoded as OTLP and thrown away.
 """
 
@@ -23,13 +23,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import httpx
-from fastapi import FastAPI
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
 
 from serving.config import LogsSection
+from serving.http_api import HttpApi
 from serving.request_log import RequestLog, open_request_log
 from tests.serving.fakes import FakeLink, Stage, answering, chat
 
@@ -52,13 +52,13 @@ def traced(ratio: float) -> TracerProvider:
     return provider
 
 
-def app(**told: Any) -> FastAPI:
+def app(**told: Any) -> HttpApi:
     stage = Stage(max_requests=256, link=FakeLink(answering(*["word"] * EVENTS)), **told)
     stage.ready("a", "b", "c", "d")
     return stage.app()
 
 
-async def cpu_us(app: FastAPI, flush: Callable[[], object], *, count: int, stream: bool) -> float:
+async def cpu_us(app: HttpApi, flush: Callable[[], object], *, count: int, stream: bool) -> float:
     """CPU time per request, µs."""
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://bench") as http:
@@ -73,7 +73,7 @@ async def measure(directory: Path, *, count: int, rounds: int) -> dict[str, floa
     log = open_request_log(LogsSection(access=directory / "access.jsonl"))
     assert isinstance(log, RequestLog)
     none, all_ = traced(0.0), traced(1.0)
-    cases: dict[str, tuple[FastAPI, Callable[[], object]]] = {
+    cases: dict[str, tuple[HttpApi, Callable[[], object]]] = {
         "nothing": (app(), lambda: None),
         "request_log": (app(log=log.write), lambda: None),
         "traced_0": (app(tracer=none.get_tracer("b")), none.force_flush),
@@ -89,7 +89,14 @@ async def measure(directory: Path, *, count: int, rounds: int) -> dict[str, floa
     log.close()
     for provider in (none, all_):
         provider.shutdown()
-    return {name: statistics.median(costs) for name, costs in seen.items()}
+    figures = {}
+    for kind in ("whole", "stream"):
+        bare = seen[f"nothing_{kind}_us"]
+        figures[f"nothing_{kind}_us"] = statistics.median(bare)
+        for name in ("request_log", "traced_0", "traced_1"):
+            pairs = zip(seen[f"{name}_{kind}_us"], bare, strict=True)
+            figures[f"{name}_adds_{kind}_us"] = statistics.median(a - b for a, b in pairs)
+    return figures
 
 
 def main() -> None:

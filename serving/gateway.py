@@ -106,9 +106,6 @@ class Gateway:
         """Serve's hook before it ends a replica: the answers that were begun are finished."""
         await self._entry.close()
         self._exchanging.cancel()
-
-    async def __del__(self) -> None:
-        """Serve's hook before it ends a replica: what is still to be told goes out."""
         await asyncio.to_thread(self._traces.flush)
         if self._log is not None:
             await asyncio.to_thread(self._log.close)
