@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import time
-import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping
 from contextlib import aclosing
 from typing import Any
@@ -30,7 +30,7 @@ from serving.degrade import TIER_HEADER
 from serving.errors import ApiError, from_engine, internal_error
 from serving.http_body import read_body
 from serving.journey import CALLER_LEFT
-from serving.messages import DONE, EngineError, EngineReply
+from serving.messages import EngineError, EngineReply
 from serving.requests import BodyKind
 from serving.service import Service
 
@@ -168,28 +168,16 @@ class _Exchange:
         self._started = True
         raw_headers = Headers({**_EVENT_STREAM, **headers}).raw
         await self._send({"type": "http.response.start", "status": 200, "headers": raw_headers})
-        sent_s: float | None = None
+        cadence = self._service.metrics.cadence(self._pool)
         while batch is not None:
-            events = "".join(_event(reply) for reply in batch).encode()
+            events = "".join(map(_event, batch)).encode()
             await self._send({"type": "http.response.body", "body": events, "more_body": True})
             self._journey.sent(batch)
-            sent_s = self._observe(batch, last_s=sent_s)
+            cadence.sent(batch, now_s=time.monotonic())
             batch = await _next(replies)
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
         self._journey.streamed()
         self._status = 200
-
-    def _observe(self, batch: list[EngineReply], *, last_s: float | None) -> float:
-        """Count the events of a batch and the gaps before them; replies come at once have none."""
-        metrics, now_s = self._service.metrics, time.monotonic()
-        for reply in batch:
-            if reply == DONE or isinstance(reply, EngineError):
-                continue
-            metrics.output_chunks.labels(self._pool).inc()
-            if last_s is not None:
-                metrics.itl.labels(self._pool).observe(now_s - last_s)
-            last_s = now_s
-        return now_s
 
     def _common(self) -> dict[str, str]:
         tier = str(int(self._service.tier))
@@ -243,4 +231,4 @@ def _request_id(headers: Headers) -> str:
     """The caller's own id if it has a usable one: it comes back in the response, nothing more."""
     given = headers.get(REQUEST_ID_HEADER, "")
     usable = 0 < len(given) <= _LONGEST_ID and given.isascii() and given.isprintable()
-    return given if usable else uuid.uuid4().hex
+    return given if usable else os.urandom(16).hex()

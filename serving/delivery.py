@@ -11,7 +11,7 @@ answer that ends early ends with an error.
 from __future__ import annotations
 
 import asyncio
-import uuid
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -165,6 +165,14 @@ class Delivery:
         """
         front, limits = admitted.front, self._limits
         moves = limits.moves if admitted.request.stream else 0
+        if not moves:
+            batches = self._call(front, attempt, replica_id=slot.replica_id)
+            try:
+                return Begun(slot=slot, batches=batches, first=await anext(batches, None))
+            except BaseException:
+                slot.release()
+                await batches.aclose()
+                raise
         while True:
             batches = self._call(front, attempt, replica_id=slot.replica_id)
             waiting = asyncio.ensure_future(anext(batches, None))
@@ -231,7 +239,7 @@ class Delivery:
     ) -> AsyncGenerator[list[EngineReply] | EngineError, None]:
         """Replies of one attempt; whatever cuts them short is an EngineError at the end."""
         # A new id for each attempt: the engine may still be busy forgetting the one before.
-        engine_request_id = uuid.uuid4().hex
+        engine_request_id = os.urandom(16).hex()
         span = attempt.journey.attempt(replica_id, engine_request_id=engine_request_id)
         request = replace(attempt.request, request_id=engine_request_id, trace=span.headers)
         finished = False
@@ -240,8 +248,7 @@ class Delivery:
             replies = front.link.call(request, replica_id=replica_id)
             async with aclosing(replies) as messages:  # type: ignore[type-var]
                 async for message in _never_silent(messages, limit_s=limit_s):
-                    error = next((r for r in message if isinstance(r, EngineError)), None)
-                    good = message if error is None else message[: message.index(error)]
+                    good, error = _before_error(message)
                     if good:
                         finished = isinstance(good[-1], dict) or good[-1] == DONE
                         if finished:
@@ -303,6 +310,13 @@ class Delivery:
         waited_s = self._clock() - admitted.arrived_s
         self._metrics.ttft.labels(admitted.front.pool).observe(waited_s)
         admitted.journey.first()
+
+
+def _before_error(replies: list[EngineReply]) -> tuple[list[EngineReply], EngineError | None]:
+    for place, reply in enumerate(replies):
+        if isinstance(reply, EngineError):
+            return replies[:place], reply
+    return replies, None
 
 
 async def _never_silent(

@@ -2,10 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from serving.messages import DONE, EngineError, EngineReply
 
 _LATENCY_S = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 _GAP_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+
+
+class Cadence:
+    """Counts the events of one stream, and the gaps between them."""
+
+    def __init__(self, chunks: Counter, gaps: Histogram) -> None:
+        self._chunks, self._gaps = chunks, gaps
+        self._last_s: float | None = None
+
+    def sent(self, replies: Sequence[EngineReply], *, now_s: float) -> None:
+        """These have gone to the caller; between those that came at once there is no gap."""
+        events = 0
+        for reply in replies:
+            if reply == DONE or isinstance(reply, EngineError):
+                continue
+            events += 1
+            if self._last_s is not None:
+                self._gaps.observe(now_s - self._last_s)
+            self._last_s = now_s
+        if events:
+            self._chunks.inc(events)
 
 
 class GatewayMetrics:
@@ -88,6 +113,10 @@ class GatewayMetrics:
             "shardwise_ready_replicas", "Replicas that answer", ["pool"], registry=self.registry
         )
         self.tier = Gauge("shardwise_tier", "Degradation tier, 0 to 4", registry=self.registry)
+
+    def cadence(self, pool: str) -> Cadence:
+        """For one stream of this pool."""
+        return Cadence(self.output_chunks.labels(pool), self.itl.labels(pool))
 
     def render(self) -> bytes:
         """The text exposition format."""

@@ -10,6 +10,7 @@ Invariant: what a tier does to a request is decided in one step with its place i
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -185,7 +186,7 @@ class Service:
                 metered=caller.key is not None,
                 rank=RANK[priority] if front.ranks else None,
             ),
-            request_id=uuid.uuid4().hex,
+            request_id=os.urandom(16).hex(),
             tokens=self._tokens(asked, limit=granted.max_tokens, front=asked_front),
         )
         parsed = front.parsed and request.kind == "chat"
