@@ -93,6 +93,7 @@ class Steered:
             limit,
             changes=granted.changes,
             refused=SHED if granted.refused else "",
+            output_cap=granted.max_tokens,
         )
 
     def tick(self, facts: Sequence[PoolFacts], now_s: float) -> Mapping[str, int]:

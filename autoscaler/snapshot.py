@@ -2,7 +2,7 @@
 
 A snapshot is everything a decision may depend on, the clock included; every observation carries
 the time it was made, so that stale means unknown and never zero. Tokens are *predicted* tokens
-((prompt + max_output / 2) * 1.2, see `cluster.routing.predicted_tokens`).
+((prompt + output / 2) * 1.2, see `cluster.routing.predicted_tokens`).
 """
 
 from __future__ import annotations

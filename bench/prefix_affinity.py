@@ -18,6 +18,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 
@@ -101,17 +102,15 @@ def main() -> None:
         if not requests:
             print(f"{trace}: left out, {DATA} is not there")
             continue
-        plain = GatewayRules(expected_output=211, prefix_affinity=False)
+        caching = GatewayRules(expected_output=211, length_predictor="formula")
+        plain = replace(caching, prefix_affinity=False)
         cases = {
             "without the caches": (plain, 0.0),
             "fewest requests": (
-                GatewayRules(expected_output=211, prefix_affinity=False, router="least_requests"),
+                replace(plain, router="least_requests"),
                 0.0,
             ),
-        } | {
-            f"worth {tokens:g}": (GatewayRules(expected_output=211), tokens)
-            for tokens in (4.0, 8.0, 16.0, 32.0, 64.0)
-        }
+        } | {f"worth {tokens:g}": (caching, tokens) for tokens in (4.0, 8.0, 16.0, 32.0, 64.0)}
         figures[trace] = {}
         for name, (rules, tokens) in cases.items():
             with worth(tokens):

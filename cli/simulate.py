@@ -38,6 +38,7 @@ from cli.simulate_options import (
     ForecastOption,
     FormatOption,
     JsonOption,
+    LengthPredictorOption,
     LimitOption,
     MaxReplicasOption,
     MinReplicasOption,
@@ -108,6 +109,7 @@ def command(
     cold_start: ColdStartOption = None,
     resume_streams: ResumeOption = None,
     router: RouterOption = "scored",
+    length_predictor: LengthPredictorOption = None,
     batch_wait: BatchWaitOption = None,
     reschedule_after: RescheduleOption = None,
     calibration: CalibrationOption = None,
@@ -142,6 +144,7 @@ def command(
         cold_start_s=None if cold_start is None else delay_s(cold_start, option="--cold-start"),
         resumes=resume_streams,
         router=router,
+        length_predictor=length_predictor,
         batch_wait_s=None if batch_wait is None else delay_s(batch_wait, option="--batch-wait"),
         reschedule_after_s=None
         if reschedule_after is None

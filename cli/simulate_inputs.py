@@ -57,6 +57,7 @@ class Question:
     cold_start_s: float | None = None
     resumes: bool | None = None
     router: str = "scored"
+    length_predictor: str | None = None
     batch_wait_s: float | None = None
     reschedule_after_s: float | None = None
     coefficients: Coefficients | None = None
@@ -208,6 +209,7 @@ def _rules(question: Question, limits: LimitsSection, *, expected: int) -> Gatew
         max_moves=limits.moves,
         resumes=limits.resumes > 0 if question.resumes is None else question.resumes,
         router=question.router,
+        length_predictor=question.length_predictor or limits.length_predictor,
     )
     if question.batch_wait_s is not None:
         rules = replace(rules, batch_wait_s=question.batch_wait_s)

@@ -16,6 +16,7 @@ import typer
 from autoscaler.forecast import FORECASTERS
 from autoscaler.need import SCALING_POLICIES
 from cluster.errors import InputError
+from cluster.lengths.predictors import PREDICTORS
 from cluster.routers import ROUTERS
 from cluster.traces.formats import FORMATS
 
@@ -74,6 +75,13 @@ AutoscaleOption = Annotated[
 ]
 RouterOption = Annotated[
     str, typer.Option("--router", help=f"Who chooses replicas: {', '.join(ROUTERS)}.")
+]
+LengthPredictorOption = Annotated[
+    str | None,
+    typer.Option(
+        "--length-predictor",
+        help=f"Who predicts output lengths: {', '.join(PREDICTORS)}. Default: the configuration's.",
+    ),
 ]
 MinReplicasOption = Annotated[
     int | None, typer.Option("--min-replicas", min=0, help="With --autoscale. Default: the plan's.")

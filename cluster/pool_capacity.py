@@ -1,6 +1,6 @@
 """What does one replica of a plan's pool hold and deliver, in predicted tokens?
 
-Predicted tokens ((prompt + max_output / 2) * 1.2) are what routing and steering count in; the plan
+Predicted tokens ((prompt + output / 2) * 1.2) are what routing and steering count in; the plan
 knows requests of its workload. The live system and the simulator size replicas alike.
 """
 
@@ -13,7 +13,7 @@ from cluster.routing import predicted_tokens
 
 def request_tokens(plan: Plan) -> float:
     """Predicted tokens of a request of the plan's workload."""
-    return predicted_tokens(prompt_tokens=plan.workload.isl, max_output_tokens=plan.workload.osl)
+    return predicted_tokens(prompt_tokens=plan.workload.isl, output_tokens=plan.workload.osl)
 
 
 def in_flight_tokens(pool: PoolSection, *, plan: Plan) -> float:

@@ -1,7 +1,7 @@
 """Which replica gets a request: filter → score → pick, on one page.
 
 The simulator and the live gateway call `pick` with the same kinds of values. Load is counted in
-predicted tokens, (prompt + max_output / 2) * 1.2, because two requests of one kind can differ a
+predicted tokens, (prompt + output / 2) * 1.2, because two requests of one kind can differ a
 hundredfold in work. What the gateway itself dispatched is known at once (`in_flight_*`); what an
 engine reports arrives later, and a report older than `STALE_AFTER_S` says nothing: unknown is
 scored neutral, never as idle and never as full.
@@ -25,9 +25,13 @@ _NOTHING: Mapping[str, float] = MappingProxyType({})
 CACHED_WORTH = 16.0
 
 
-def predicted_tokens(*, prompt_tokens: int, max_output_tokens: int) -> float:
-    """Predicted load of a request, in tokens: (prompt + max_output / 2) * 1.2."""
-    return (prompt_tokens + max_output_tokens / 2) * 1.2
+def predicted_tokens(*, prompt_tokens: int, output_tokens: float) -> float:
+    """Predicted load of a request, in tokens: (prompt + output / 2) * 1.2.
+
+    A sequence holds its prompt and, on average over its life, half of its output; the rest is
+    margin. `output_tokens`: what a `cluster.lengths` predictor says.
+    """
+    return (prompt_tokens + output_tokens / 2) * 1.2
 
 
 class EngineReport(NamedTuple):

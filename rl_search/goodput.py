@@ -121,7 +121,9 @@ class Goodput:
                 "them at their default."
             )
         self._space, self._run, self._trace, self._loads = space, run, trace, tuple(loads)
-        self._gateway = gateway or GatewayRules(expected_output=question.workload.osl)
+        self._gateway = gateway or GatewayRules(
+            expected_output=question.workload.osl, length_predictor="formula"
+        )
         self._source = ReplicaSource(
             model=question.model,
             group=question.group,
@@ -188,7 +190,7 @@ class Goodput:
             )
         except ShardwiseError as error:
             return TaskFailed(message=str(error))
-        request = predicted_tokens(prompt_tokens=workload.isl, max_output_tokens=workload.osl)
+        request = predicted_tokens(prompt_tokens=workload.isl, output_tokens=workload.osl)
         # What `cluster.pool_capacity` says of a plan's replica.
         held = max(1.0, min(layout.max_num_seqs * request, float(asked.kv_tokens)))
         pool = PoolSetup(

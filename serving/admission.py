@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoscaler.grant import Granted
+from cluster.lengths.features import openings_of
 from serving.dispatch import Dispatcher
 from serving.errors import bad_request, context_too_long
 from serving.replica_link import ReplicaLink
@@ -41,18 +42,20 @@ class Fit:
 
     `prompt_tokens`: of all prompts. `sequences`: answers generated in all. `max_tokens`: output
     limit of each, None if the caller left it open. `room`: output tokens that fit after the
-    longest prompt.
+    longest prompt. `openings`: of the first prompt (`cluster.lengths.features`).
     """
 
     prompt_tokens: int
     sequences: int
     max_tokens: int | None
     room: int
+    openings: tuple[int, ...] = ()
 
 
 def fit(body: Body, front: PoolFront) -> Fit:
     """Measure a request. Raises ApiError (400) if it does not fit the model's context."""
-    prompts = [len(tokens) for tokens in front.encode(body)]
+    encoded = front.encode(body)
+    prompts = [len(tokens) for tokens in encoded]
     room = front.max_context - max(prompts)
     limit = body.output_limit
     if room < 1 or (limit or 0) > room:
@@ -77,6 +80,7 @@ def fit(body: Body, front: PoolFront) -> Fit:
         sequences=len(prompts) * (body.n or 1),
         max_tokens=limit,
         room=room,
+        openings=openings_of(encoded[0]),
     )
 
 

@@ -21,6 +21,7 @@ from autoscaler.params import (
     TierParams,
 )
 from cluster.errors import ConfigError
+from cluster.lengths.predictors import PREDICTORS
 from cluster.model.plan import Plan, PoolSection
 from cluster.pool_capacity import in_flight_tokens, request_tokens
 from cluster.pool_ledger import ARRIVAL_WINDOW_S
@@ -51,6 +52,7 @@ class LimitsSection(_Section):
     `reschedule_s`: after how long without a first token
     a stream may be moved to a better replica, `moves` times. `output_cap`: longest output in tier 2
     and above.
+    `length_predictor`: who says how long answers will be (`cluster.lengths.predictors`).
     `*_delay_s`: how long a class lets a VIP pass. `vip_slots`: of a pool, kept free for VIPs.
     `max_body_bytes`: the largest request body that is read. `silence_s`: longest gap between two
     events of a stream; `answer_s`: longest time to a whole answer. Then the replica counts as hung.
@@ -66,12 +68,20 @@ class LimitsSection(_Section):
     moves: int = Field(default=2, ge=0)
     reach_s: float = Field(default=10.0, gt=0)
     output_cap: int = Field(default=128, ge=1)
+    length_predictor: str = "learned"
     standard_delay_s: float = Field(default=30.0, ge=0)
     batch_delay_s: float = Field(default=120.0, ge=0)
     vip_slots: int = Field(default=2, ge=0)
     silence_s: float = Field(default=120.0, gt=0)
     answer_s: float = Field(default=900.0, gt=0)
     max_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1)
+
+    @field_validator("length_predictor")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in PREDICTORS:
+            raise ValueError(f"'{name}' is not one of {', '.join(PREDICTORS)}")
+        return name
 
 
 class AccessSection(_Section):

@@ -26,6 +26,7 @@ from serving.config import LimitsSection
 from serving.dispatch import Slot
 from serving.errors import ApiError, from_engine, too_busy, unavailable
 from serving.journey import Journey
+from serving.lengths import Expected
 from serving.messages import DONE, EngineError, EngineReply, EngineRequest
 from serving.metering import Meter
 from serving.metrics import GatewayMetrics
@@ -54,9 +55,9 @@ class Stance:
 class Admitted:
     """A request that may be served, and what the tier left of it (`headers` say so).
 
-    `reserve` and `meter`: what its caller was charged, and what it uses. `transcript`: what a
-    stream that could be taken up has said. `tier`, `changes`: what was degraded, and why.
-    `journey`: where its steps are told.
+    `reserve` and `meter`: what its caller was charged, and what it uses. `expected`: the tokens it
+    is expected to take. `transcript`: what a stream that could be taken up has said. `tier`,
+    `changes`: what was degraded, and why. `journey`: where its steps are told.
     """
 
     front: PoolFront
@@ -66,6 +67,7 @@ class Admitted:
     arrived_s: float
     reserve: Reserve
     meter: Meter | None
+    expected: Expected
     transcript: Transcript | None
     tier: Tier
     changes: tuple[str, ...]

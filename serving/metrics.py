@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from serving.messages import DONE, EngineError, EngineReply
 
 _LATENCY_S = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+_RATIO = (0.125, 0.25, 0.5, 0.75, 1.0, 1.33, 2.0, 4.0, 8.0)
 _GAP_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
 
@@ -84,6 +85,25 @@ class GatewayMetrics:
             "shardwise_key_tokens",
             "Tokens used by an API key, by kind: prompt, output",
             ["key", "kind"],
+            registry=self.registry,
+        )
+        self.predicted_output = Counter(
+            "shardwise_predicted_output_tokens",
+            "Output tokens that finished answers were predicted to have",
+            ["pool"],
+            registry=self.registry,
+        )
+        self.output_tokens = Counter(
+            "shardwise_output_tokens",
+            "Output tokens that finished answers had",
+            ["pool"],
+            registry=self.registry,
+        )
+        self.output_ratio = Histogram(
+            "shardwise_output_ratio",
+            "Output tokens of a finished request over those predicted",
+            ["pool"],
+            buckets=_RATIO,
             registry=self.registry,
         )
         self.ttft = Histogram(

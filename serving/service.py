@@ -18,9 +18,9 @@ from contextlib import aclosing
 
 from autoscaler.grant import Asked, grant
 from autoscaler.snapshot import Tier
+from cluster.lengths.predictors import PREDICTORS
 from cluster.priority import RANK
-from cluster.routing import predicted_tokens
-from serving.access import Caller, Door
+from serving.access import Caller, Door, Reserve
 from serving.admission import Fit, PoolFront, engine_body, fit
 from serving.config import LimitsSection
 from serving.degrade import headers, with_usage
@@ -28,7 +28,8 @@ from serving.delivery import Admitted, Delivery, Stance
 from serving.errors import ApiError, unknown_model
 from serving.journey import Grant, Journey, Journeys
 from serving.keys import KeyRing
-from serving.messages import Directive, EngineReply, EngineRequest, GatewayReport, PoolLoad
+from serving.lengths import Lengths, counted
+from serving.messages import DONE, Directive, EngineReply, EngineRequest, GatewayReport, PoolLoad
 from serving.metering import Meter
 from serving.metrics import GatewayMetrics
 from serving.offload import OffLoop
@@ -60,6 +61,13 @@ class Service:
         self._fronts = {front.pool: front for front in fronts}
         self._main = fronts[0]
         self._light = self._fronts.get("light")
+        predictor = PREDICTORS[limits.length_predictor]
+        self._lengths = {
+            front.pool: Lengths(
+                pool=front.pool, predictor=predictor(front.expected_output), metrics=metrics
+            )
+            for front in fronts
+        }
         self._clock = clock
         self._stance = Stance()
         self._delivery = Delivery(limits=limits, metrics=metrics, stance=self._stance, clock=clock)
@@ -169,7 +177,11 @@ class Service:
             now_s=self._clock(),
         )
         front = self._light if granted.light and self._light is not None else asked_front
-        front.dispatcher.arrived(self._tokens(asked, limit=asked.max_tokens, front=asked_front))
+        lengths = self._lengths[front.pool]
+        expected = lengths.expected(body, asked, limit=asked.max_tokens, caller=caller)
+        front.dispatcher.arrived(expected.load)
+        if granted.max_tokens != asked.max_tokens:
+            expected = lengths.expected(body, asked, limit=granted.max_tokens, caller=caller)
         self._count_changes(["shed"] if granted.refused else granted.changes)
         if granted.refused:
             reserve.void(self._clock())
@@ -187,11 +199,12 @@ class Service:
                 rank=RANK[priority] if front.ranks else None,
             ),
             request_id=os.urandom(16).hex(),
-            tokens=self._tokens(asked, limit=granted.max_tokens, front=asked_front),
+            tokens=expected.load,
         )
         parsed = front.parsed and request.kind == "chat"
         noted = self.limits.resumes > 0 and not parsed and can_resume(request)
-        meter = None if caller.key is None else _meter(body, prompt=asked.prompt_tokens)
+        metered = caller.key is not None or not noted  # else the transcript counts
+        meter = _meter(body, prompt=asked.prompt_tokens) if metered else None
         transcript = Transcript(front.decode) if noted else None
         journey.granted(
             Grant(
@@ -212,6 +225,7 @@ class Service:
             arrived_s=arrived_s,
             reserve=reserve,
             meter=meter,
+            expected=expected,
             transcript=transcript,
             tier=self.tier,
             changes=granted.changes,
@@ -223,25 +237,41 @@ class Service:
         replies = self._delivery.replies(admitted)
         if admitted.changes:
             replies = _explained(admitted, replies)
-        if admitted.meter is None:
-            return replies
-        return self._metered(admitted, admitted.meter, replies)
+        return self._heard(admitted, replies)
 
-    async def _metered(
-        self, admitted: Admitted, meter: Meter, replies: AsyncGenerator[list[EngineReply], None]
+    async def _heard(
+        self, admitted: Admitted, replies: AsyncGenerator[list[EngineReply], None]
     ) -> AsyncGenerator[list[EngineReply], None]:
-        """The answer, and at its end, however it comes, what it has used is charged."""
+        """The answer, to be learned from when it has come to its end.
+
+        However it ends, what it has used is charged to its key.
+        """
+        meter = admitted.meter
+        last: EngineReply | None = None
         try:
             async with aclosing(replies):
                 async for batch in replies:
-                    told = meter.hear(batch)
+                    last = batch[-1]
+                    told = batch if meter is None else meter.hear(batch)
                     if told:
                         yield told
+            if last == DONE or isinstance(last, dict):
+                self._learn(admitted)
         finally:
-            key, used = admitted.reserve.key, self.metrics.key_tokens
-            used.labels(key, "prompt").inc(meter.prompt)
-            used.labels(key, "output").inc(meter.output)
-            admitted.reserve.settle(used=meter.prompt + meter.output, now_s=self._clock())
+            if admitted.reserve.key and meter is not None:
+                self._charge(admitted.reserve, meter)
+
+    def _charge(self, reserve: Reserve, meter: Meter) -> None:
+        used = self.metrics.key_tokens
+        used.labels(reserve.key, "prompt").inc(meter.prompt)
+        used.labels(reserve.key, "output").inc(meter.output)
+        reserve.settle(used=meter.prompt + meter.output, now_s=self._clock())
+
+    def _learn(self, admitted: Admitted) -> None:
+        output = counted(admitted.meter, admitted.transcript, stream=admitted.request.stream)
+        if output is not None:
+            lengths = self._lengths[admitted.front.pool]
+            lengths.ended(admitted.expected, output_tokens=output)
 
     async def _fit(self, body: Body, *, front: PoolFront, size_bytes: int) -> Fit:
         return await self.off_loop.run(lambda: fit(body, front), size_bytes=size_bytes)
@@ -255,12 +285,6 @@ class Service:
             return await self._fit(body, front=light, size_bytes=size_bytes)
         except ApiError:
             return None
-
-    def _tokens(self, asked: Fit, *, limit: int | None, front: PoolFront) -> float:
-        return predicted_tokens(
-            prompt_tokens=asked.prompt_tokens,
-            max_output_tokens=self._output(asked, limit=limit, front=front),
-        )
 
     def _output(self, asked: Fit, *, limit: int | None, front: PoolFront) -> int:
         """Most output tokens of all answers, or as many as are usual where no limit is set."""

@@ -18,13 +18,15 @@ from cluster.traces.request import TraceRequest
 class Admission(NamedTuple):
     """What becomes of a request: its pool, its output limit, and what was changed.
 
-    `refused`: why it is not served, empty if it is.
+    `refused`: why it is not served, empty if it is. `output_cap`: the output limit that a tier has
+    set, None if it has set none; unlike `limit` it tells nothing of how long the answer will be.
     """
 
     pool: str
     limit: int
     changes: tuple[str, ...] = ()
     refused: str = ""
+    output_cap: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cluster.batching import BatchRules
+from cluster.lengths.features import LengthFeatures, openings_of_blocks
+from cluster.lengths.predictors import PREDICTORS
 from cluster.pool_ledger import PoolLedger, ReplicaLimits
 from cluster.prefix_index import PrefixIndex
 from cluster.routers import ROUTERS
+from cluster.routing import predicted_tokens
 from cluster.sim.job import NEVER, Job
 from cluster.sim.setup import GatewayRules
+from cluster.traces.request import TraceRequest
 from cluster.waiting_line import Ask, Ticket, WaitingLine
 
 _MOST_BLOCKS = 20_000  # of a trace's: more than a cache holds
 
 
 class Front:
-    """Jobs on their way to a replica of one pool."""
+    """Jobs on their way to a replica of one pool. `lengths`: who predicts their answers'."""
 
     def __init__(
         self, *, limits: ReplicaLimits, rules: GatewayRules, draw: Callable[[], float]
@@ -33,6 +37,7 @@ class Front:
             vip_slots=rules.vip_slots,
             prefixes=PrefixIndex(most_blocks=_MOST_BLOCKS) if rules.prefix_affinity else None,
         )
+        self.lengths = PREDICTORS[rules.length_predictor](rules.expected_output)
         self._jobs: dict[object, tuple[Job, Ticket]] = {}
         self._fresh: list[Job] = []
         self._due_s = NEVER
@@ -45,6 +50,11 @@ class Front:
     def waits(self, job: Job) -> bool:
         """Whether the job is in line."""
         return job.ticket in self._jobs
+
+    def load_of(self, asked: LengthFeatures) -> float:
+        """Predicted tokens of a request."""
+        output = self.lengths.predict(asked)
+        return predicted_tokens(prompt_tokens=asked.prompt_tokens, output_tokens=output)
 
     def join(self, job: Job, now_s: float) -> None:
         """Into the line; call `place` afterwards."""
@@ -86,3 +96,13 @@ class Front:
         """The job waits no longer."""
         assert isinstance(job.ticket, int)
         self.ledger.line.leave(self._jobs.pop(job.ticket)[1])
+
+
+def asked_of(request: TraceRequest, *, limit: int | None, room: int) -> LengthFeatures:
+    """What a gateway can know of a request's length; traces tell no limits of their own."""
+    return LengthFeatures(
+        prompt_tokens=request.prompt_tokens,
+        limit=limit,
+        room=room,
+        openings=openings_of_blocks(request.blocks, request.block_tokens),
+    )

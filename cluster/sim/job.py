@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+from cluster.lengths.features import LengthFeatures, LengthPredictor
 from cluster.priority import RANK, Priority
 
 NEVER = math.inf
@@ -17,7 +18,8 @@ NEVER = math.inf
 class Job:
     """One request. Tokens, and seconds of the simulation's clock.
 
-    `limit`: output tokens it will get (a tier may cap them). `load`: predicted tokens.
+    `limit`: output tokens it will get (a tier may cap them). `load`: predicted tokens. `asked`:
+    what the gateway knows of its length, and `lengths` who is told in the end how long it was.
     `generated`: output tokens it had when it last joined or left a batch. `target`: tokens its
     prefill has to reach, `position`: tokens reached. `lag_s`: seconds its first token reaches the
     caller later than the step that made it ends. `failed`: replicas that lost it, and when.
@@ -25,6 +27,7 @@ class Job:
 
     __slots__ = (
         "arrival_s",
+        "asked",
         "attempts",
         "block_tokens",
         "blocks",
@@ -38,6 +41,7 @@ class Job:
         "held",
         "joined_step",
         "lag_s",
+        "lengths",
         "limit",
         "load",
         "moves",
@@ -78,6 +82,8 @@ class Job:
         self.block_tokens = block_tokens
         self.pool = ""
         self.load = 0.0
+        self.asked: LengthFeatures | None = None
+        self.lengths: LengthPredictor | None = None
         self.generated = 0
         self.target = prompt
         self.position = 0

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cluster.errors import ConfigError, UnknownNameError
+from cluster.lengths.predictors import PREDICTORS
 from cluster.model.workload import Slo
 from cluster.pool_ledger import ReplicaLimits
 from cluster.priority import Priority
@@ -18,12 +19,14 @@ from cluster.sim.spec import ReplicaSpec, Role
 class GatewayRules:
     """What the gateway does, as `serving.config.LimitsSection` has it, and what it will do.
 
-    `expected_output`: output tokens predicted for a request. `delays_s`: how long a class lets a
-    VIP pass. While every replica is busy, requests are held for `batch_wait_s` or until
-    `batch_tokens` are together, then placed as a batch (0: never held). A request that has not
-    started `reschedule_after_s` after its dispatch goes to a better replica, `max_moves` times at
-    most (infinite: never). `resumes`: streams of a lost replica are continued elsewhere, from
-    prompt and output so far; else they break. `router`: a name of `cluster.routers.ROUTERS`.
+    `expected_output`: output tokens expected of a request before anything is known of its like;
+    `length_predictor` (a name of `cluster.lengths.predictors.PREDICTORS`) says what is known.
+    `delays_s`: how long a class lets a VIP pass. While every replica is busy, requests are held for
+    `batch_wait_s` or until `batch_tokens` are together, then placed as a batch (0: never held). A
+    request that has not started `reschedule_after_s` after its dispatch goes to a better replica,
+    `max_moves` times at most (infinite: never). `resumes`: streams of a lost replica are continued
+    elsewhere, from prompt and output so far; else they break. `router`: a name of
+    `cluster.routers.ROUTERS`.
     """
 
     expected_output: int = 256
@@ -45,10 +48,15 @@ class GatewayRules:
     max_moves: int = 2
     resumes: bool = False
     router: str = "scored"
+    length_predictor: str = "learned"
 
     def __post_init__(self) -> None:
         if self.router not in ROUTERS:
             raise UnknownNameError(kind="router", name=self.router, known=ROUTERS)
+        if self.length_predictor not in PREDICTORS:
+            raise UnknownNameError(
+                kind="length predictor", name=self.length_predictor, known=PREDICTORS
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

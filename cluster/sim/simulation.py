@@ -16,13 +16,13 @@ from itertools import count
 
 import numpy as np
 
-from cluster.routing import predicted_tokens
+from cluster.lengths.features import LengthFeatures
 from cluster.sim.driver import Driver, PoolFacts, Unsteered
 from cluster.sim.engine import Engine
 from cluster.sim.event_log import NO_LOG, EventLog
 from cluster.sim.faults import Faults
 from cluster.sim.fleet import Fleet
-from cluster.sim.front import Front
+from cluster.sim.front import Front, asked_of
 from cluster.sim.job import NEVER, Job
 from cluster.sim.outcome import outcome_of
 from cluster.sim.record import Outcome, Record
@@ -32,13 +32,15 @@ from cluster.sim.spec import Role
 from cluster.traces.request import TraceRequest
 
 _DRAWS = 4096
+Knows = Callable[..., LengthFeatures]
 Event = tuple[float, int, Callable[..., None], tuple[object, ...]]
 
 
 class Simulation:
     """One run of one setup. `driver`: who steers; nobody by default. `log`: told of every event.
 
-    Use it once: `run` or `run_closed`.
+    `knows`: what of a request the gateway predicts its length from (see `asked_of`). Use it once:
+    `run` or `run_closed`.
     """
 
     def __init__(
@@ -49,8 +51,10 @@ class Simulation:
         seed: int = 0,
         log: EventLog = NO_LOG,
         keep: bool = False,
+        knows: Knows = asked_of,
     ) -> None:
         self._setup = setup
+        self._knows = knows
         self._rules = setup.gateway
         self._driver = driver if driver is not None else Unsteered(setup.pools[0].name)
         self._log = log
@@ -167,13 +171,16 @@ class Simulation:
             block_tokens=request.block_tokens,
         )
         job.pool = pool
-        expected = self._rules.expected_output
-        asked = predicted_tokens(prompt_tokens=job.prompt, max_output_tokens=expected)
-        front.ledger.arrived(asked, now_s)
+        room = max(1, self._fleets[pool].setup.max_context - job.prompt)
+        job.lengths = front.lengths
+        job.asked = self._knows(request, limit=None, room=room)
+        job.load = front.load_of(job.asked)
+        front.ledger.arrived(job.load, now_s)
         for change in admission.changes:
             record.count(change)
-        capped = min(expected, admission.limit) if admission.changes else expected
-        job.load = predicted_tokens(prompt_tokens=job.prompt, max_output_tokens=capped)
+        if admission.output_cap is not None:
+            job.asked = self._knows(request, limit=admission.output_cap, room=room)
+            job.load = front.load_of(job.asked)
         if admission.refused:
             self._refuse(job, admission.refused)
         elif job.prompt + job.limit > self._fleets[pool].setup.max_context:
@@ -252,6 +259,8 @@ class Simulation:
         now_s, front = self.now_s, self._fronts[job.pool]
         self.record.finish(job, now_s, replica_id=replica.replica_id)
         self._log.finished(job, replica.replica_id, now_s)
+        if job.lengths is not None and job.asked is not None:
+            job.lengths.learn(job.asked, job.limit)
         front.ledger.release(replica.replica_id, job.load)
         self._end(job.lag_s)
         if front.waiting:

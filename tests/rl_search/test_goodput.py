@@ -123,7 +123,7 @@ def test_the_replica_is_the_one_that_a_plan_of_it_would_have() -> None:
     ours = setup.pools[0]
     assert replace(ours.spec, times=theirs.spec.times) == theirs.spec
     assert (ours.limits, ours.max_context) == (theirs.limits, theirs.max_context)
-    assert setup.gateway == GatewayRules(expected_output=100)
+    assert setup.gateway == GatewayRules(expected_output=100, length_predictor="formula")
     assert setup.slo == SLO
     assert ours.spec.times.decode_s(8, 8000.0, 20) == theirs.spec.times.decode_s(8, 8000.0, 20)
 

@@ -74,10 +74,10 @@ def test_no_other_replica_that_could_take_it_scores_better(
 @settings(deadline=None)
 @given(prompt=st.integers(0, 10**6), output=st.integers(0, 10**6), more=st.integers(0, 10**6))
 def test_predicted_tokens_are_not_negative_and_grow(prompt: int, output: int, more: int) -> None:
-    tokens = predicted_tokens(prompt_tokens=prompt, max_output_tokens=output)
+    tokens = predicted_tokens(prompt_tokens=prompt, output_tokens=output)
     assert tokens >= 0
-    assert predicted_tokens(prompt_tokens=prompt + more, max_output_tokens=output) >= tokens
-    assert predicted_tokens(prompt_tokens=prompt, max_output_tokens=output + more) >= tokens
+    assert predicted_tokens(prompt_tokens=prompt + more, output_tokens=output) >= tokens
+    assert predicted_tokens(prompt_tokens=prompt, output_tokens=output + more) >= tokens
 
 
 def view(
