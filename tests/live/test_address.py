@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from tests.live.instance import LiveInstance, free_port, link_models, write_config
+from tests.serving.otlp import collecting
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 
@@ -80,7 +81,9 @@ def test_a_cluster_of_others_is_joined_and_left_as_it_was(
         *("--osl", "32", "--max-model-len", "256", "--max-replicas", "1", "--out", str(plan)),
     )
     assert planned.returncode == 0, planned.stderr
-    with cluster_of_others(port) as address:
+    with cluster_of_others(port) as address, collecting() as collector:
+        # Set where we deploy from, and unknown to the cluster.
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint)
         to_cluster = ("up", str(plan), "--address", address)
         up = ours.command(*to_cluster, "--config", str(ours.config))
         assert up.returncode == 0, up.stdout + up.stderr
@@ -94,3 +97,6 @@ def test_a_cluster_of_others_is_joined_and_left_as_it_was(
         assert httpx.get(f"http://127.0.0.1:{port}/other", timeout=20.0).text == "other"
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{ours.url}/health", timeout=20.0)
+    (request,) = [span for _, span in collector.spans if span.name.startswith("chat ")]
+    in_trace = {span.name for _, span in collector.spans if span.trace_id == request.trace_id}
+    assert in_trace == {request.name, "admission", "queue", "attempt", "engine", "llm_request"}
