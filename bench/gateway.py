@@ -1,89 +1,105 @@
-"""What does the gateway add to a request? `python bench/gateway.py [--quick] [--json FILE]`.
+"""What does a gateway add to an engine, and how much can it carry? Ours beside its peers, one run.
 
-The whole HTTP application in this process over replicas that answer at once, one core; beside it a
-bare FastAPI route under the same client, so that the client's own cost cancels out. No tokenizer,
-no Ray, no engine.
+    python -m bench.gateway [--quick] [--only NAMES] [--json FILE]
+
+The same fake engine behind all, one gateway after the other, each asked through its HTTP port by
+the same callers on this machine. Peers are installed into environments of their own when they are
+first needed (`bench.peers.environment`); one that cannot be installed or started is named with the
+reason. Ours needs the bundled model's tokenizer: `shardwise setup` makes it.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
-import logging
+import signal
 import sys
-import time
-from collections.abc import Awaitable, Callable
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import httpx
-from fastapi import FastAPI
+import psutil
 
-from tests.serving.fakes import FakeLink, Stage, answering, chat
-
-CHAT = "/v1/chat/completions"
-EVENTS = 65  # of the long stream; the short one has one
-
-
-async def rate(call: Callable[[], Awaitable[httpx.Response]], *, count: int, width: int) -> float:
-    """Seconds per request with `width` requests open at a time."""
-
-    async def worker() -> None:
-        for _ in range(count // width):
-            (await call()).raise_for_status()
-
-    await call()
-    start = time.perf_counter()
-    await asyncio.gather(*(worker() for _ in range(width)))
-    return (time.perf_counter() - start) / count
+from bench.gateway_parts.load import Target
+from bench.gateway_parts.measure import Load, Readings, loads, measure
+from bench.gateway_parts.process import (
+    NotMeasuredError,
+    free_port,
+    module,
+    own_environment,
+    running,
+)
+from bench.gateway_parts.table import ENGINE, OURS, Results
+from bench.peers.gateways import EXPOSED, GATEWAYS, Gateway, Place
+from cluster.errors import ShardwiseError
+from serving.bundled import HEAVY
 
 
-async def measure(*, count: int) -> dict[str, float]:
-    hello = FastAPI()
+def compare(gateways: Mapping[str, Gateway], *, plan: dict[str, Load], directory: Path) -> Results:
+    """Start, measure and stop each."""
+    readings: dict[str, Readings] = {}
+    missing: dict[str, str] = {}
+    engine = Target(port=free_port(), model=HEAVY)
+    with running(
+        module(
+            "bench.gateway_parts.fake_engine",
+            *("--port", str(engine.port), "--model", engine.model),
+        ),
+        target=engine,
+        environment=own_environment(),
+        log=directory / "engine.log",
+    ):
+        engines = frozenset(child.pid for child in psutil.Process().children())
+        place = Place(directory=directory, engine_port=engine.port)
+        for name, gateway in gateways.items():
+            print(f"measuring {name}", file=sys.stderr, flush=True)
+            try:
+                with gateway(place) as target:
+                    for load, reading in measure(target, plan, excepted=engines):
+                        if isinstance(reading, str):
+                            missing[f"{name} {load}"] = reading
+                        else:
+                            readings.setdefault(name, {})[load] = reading
+            except (NotMeasuredError, ShardwiseError) as error:
+                missing[name] = str(error)
+    return Results(readings=readings, missing=missing)
 
-    @hello.post(CHAT)
-    async def _hello() -> dict[str, str]:
-        return {"hello": "world"}
 
-    def client(app: FastAPI) -> httpx.AsyncClient:
-        return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://bench")
-
-    def gateway(events: int) -> FastAPI:
-        stage = Stage(max_requests=256, link=FakeLink(answering(*["word"] * events)))
-        stage.ready("a", "b", "c", "d")
-        return stage.app()
-
-    async def seconds(app: FastAPI, *, width: int = 1, stream: bool = False) -> float:
-        async with client(app) as http:
-            body = chat(stream=stream)
-            return await rate(lambda: http.post(CHAT, json=body), count=count, width=width)
-
-    bare_s, whole_s = await seconds(hello), await seconds(gateway(1))
-    short_s = await seconds(gateway(1), stream=True)
-    long_s = await seconds(gateway(EVENTS), stream=True)
-    return {
-        "requests_per_s": 1 / whole_s,
-        "requests_per_s_64_open": 1 / await seconds(gateway(1), width=64),
-        "bare_route_requests_per_s": 1 / bare_s,
-        "added_us_per_request": 1e6 * (whole_s - bare_s),
-        "times_a_bare_route": whole_s / bare_s,
-        "us_per_stream_event": 1e6 * (long_s - short_s) / (EVENTS - 1),
-    }
+def chosen(only: str | None) -> dict[str, Gateway]:
+    """The gateways by name; the bare engine is always among them. ValueError for a wrong name."""
+    known = {**GATEWAYS, **EXPOSED}
+    if only is None:
+        return GATEWAYS
+    names = [ENGINE, *(name for name in only.split(",") if name != ENGINE)]
+    if wrong := [name for name in names if name not in known]:
+        raise ValueError(f"unknown: {', '.join(wrong)}; there are {', '.join(known)}")
+    return {name: known[name] for name in names}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the work")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="under half the time for each load")
+    parser.add_argument("--only", help="names, separated by commas; the engine is always measured")
     parser.add_argument("--json", type=Path, help="write the figures here")
     arguments = parser.parse_args()
-    logging.disable(logging.INFO)  # httpx tells of every request
-    figures = asyncio.run(measure(count=256 if arguments.quick else 2560))
-    for name, value in figures.items():
-        print(f"{name:28} {value:,.2f}")
+    try:
+        gateways = chosen(arguments.only)
+    except ValueError as error:
+        parser.error(str(error))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
+    with tempfile.TemporaryDirectory(prefix="gateway-bench-") as directory:
+        results = compare(gateways, plan=loads(quick=arguments.quick), directory=Path(directory))
+    print(results.text())
+    for name in EXPOSED.keys() - gateways.keys():
+        print(f"not measured: {name}: listens on every interface; ask for it with --only")
     if arguments.json:
-        arguments.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+        document = json.dumps(results.document(), indent=2)
+        arguments.json.write_text(document + "\n", encoding="utf-8")
+    sys.exit(OURS in gateways and OURS not in results.readings)
 
 
 if __name__ == "__main__":
