@@ -52,15 +52,17 @@ class Fit:
     openings: tuple[int, ...] = ()
 
 
-def fit(body: Body, front: PoolFront) -> Fit:
-    """Measure a request. Raises ApiError (400) if it does not fit the model's context."""
-    encoded = front.encode(body)
-    prompts = [len(tokens) for tokens in encoded]
-    room = front.max_context - max(prompts)
+def fit(body: Body, front: PoolFront, *, prompts: Sequence[Sequence[int]]) -> Fit:
+    """What a request asks of a model. `prompts`: its tokens.
+
+    Raises ApiError (400) if it does not fit the model's context.
+    """
+    longest = max(map(len, prompts))
+    room = front.max_context - longest
     limit = body.output_limit
     if room < 1 or (limit or 0) > room:
         raise context_too_long(
-            prompt=max(prompts),
+            prompt=longest,
             output=limit or 0,
             limit=front.max_context,
             param=body.prompt_field,
@@ -76,11 +78,11 @@ def fit(body: Body, front: PoolFront) -> Fit:
             code="invalid_value",
         )
     return Fit(
-        prompt_tokens=sum(prompts),
+        prompt_tokens=sum(map(len, prompts)),
         sequences=len(prompts) * (body.n or 1),
         max_tokens=limit,
         room=room,
-        openings=openings_of(encoded[0]),
+        openings=openings_of(prompts[0]),
     )
 
 

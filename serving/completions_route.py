@@ -30,6 +30,7 @@ from serving.degrade import TIER_HEADER
 from serving.errors import ApiError, from_engine, internal_error
 from serving.http_body import read_body
 from serving.journey import CALLER_LEFT
+from serving.long_input.choice import Choice, choice_of
 from serving.messages import EngineError, EngineReply
 from serving.requests import BodyKind
 from serving.service import Service
@@ -90,6 +91,7 @@ class _Exchange:
         self._priority = Priority.STANDARD
         self._caller = Caller(priority=self._priority)
         self._patience_s: float | None = None
+        self._choice = Choice()
 
     def enter(self) -> None:
         """Who asks. Raises ApiError."""
@@ -97,6 +99,7 @@ class _Exchange:
         self._priority = self._caller.priority
         self._journey.entered(self._caller)
         self._patience_s = patience_s(self._headers)
+        self._choice = choice_of(self._headers)
 
     async def run(self, raw: bytes) -> None:
         """Answer."""
@@ -132,6 +135,7 @@ class _Exchange:
                 caller=self._caller,
                 arrived_s=self._arrived_s,
                 journey=self._journey,
+                choice=self._choice,
             )
         self._pool = admitted.front.pool
         headers = {**self._common(), **admitted.headers}

@@ -25,6 +25,7 @@ from cluster.lengths.predictors import PREDICTORS
 from cluster.model.plan import Plan, PoolSection
 from cluster.pool_capacity import in_flight_tokens, request_tokens
 from cluster.pool_ledger import ARRIVAL_WINDOW_S
+from serving.long_input.policies import CHOICES, REJECT
 
 
 class _Section(BaseModel):
@@ -126,6 +127,35 @@ class LogsSection(_Section):
         return access
 
 
+class LongInputSection(_Section):
+    """What is done with prompts that do not fit; tokens.
+
+    `policy`: unless a request names one. `limit_tokens`: the longest prompt there may be, None:
+    what the model's context leaves. `longest_tokens`: a longer one is refused and not cut.
+    `output_tokens`: room for the answer beside a prompt that was cut, where the caller sets no
+    limit. `segment_tokens`: the longest segment of a text that is ranked or remembered. `memory_*`:
+    conversations kept, tokens in each, tokens of a prompt that may come from earlier turns, seconds
+    after a conversation's last use.
+    """
+
+    policy: str = REJECT
+    limit_tokens: int | None = Field(default=None, ge=1)
+    longest_tokens: int = Field(default=262144, ge=1)
+    output_tokens: int = Field(default=256, ge=1)
+    segment_tokens: int = Field(default=128, ge=8)
+    memory_conversations: int = Field(default=1000, ge=1)
+    memory_tokens: int = Field(default=16384, ge=1)
+    memory_recall_tokens: int = Field(default=1024, ge=1)
+    memory_ttl_s: float = Field(default=3600.0, gt=0)
+
+    @field_validator("policy")
+    @classmethod
+    def _known(cls, policy: str) -> str:
+        if policy not in CHOICES:
+            raise ValueError(f"'{policy}' is not one of {', '.join(CHOICES)}")
+        return policy
+
+
 class SteeringSection(_Section):
     """How the controller steers; see docs/policies.md for every number.
 
@@ -155,6 +185,7 @@ class ServeConfig(_Section):
     access: AccessSection = AccessSection()
     warmup: WarmupSection = WarmupSection()
     logs: LogsSection = LogsSection()
+    long_input: LongInputSection = LongInputSection()
     steering: SteeringSection = SteeringSection()
 
 
@@ -175,7 +206,7 @@ def load_serve_config(path: Path | None) -> ServeConfig:
             source=str(path),
             field="",
             problem=f"holds a {type(data).__name__}, not sections.",
-            fix="write sections http, limits, access, warmup, logs, steering (docs/operations.md).",
+            fix=f"write sections {', '.join(ServeConfig.model_fields)} (docs/operations.md).",
         )
     try:
         return ServeConfig.model_validate(data)

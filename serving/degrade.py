@@ -1,4 +1,4 @@
-"""How is a caller told that its request was degraded? In two headers, and beside its usage.
+"""How is a caller told that its request was changed? In headers, and beside its usage.
 
 Headers are lost on the way through many clients; usage is what they keep and log.
 """
@@ -6,6 +6,7 @@ Headers are lost on the way through many clients; usage is what they keep and lo
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from autoscaler.grant import Granted
@@ -22,18 +23,21 @@ def headers(granted: Granted, *, tier: Tier) -> dict[str, str]:
     return {TIER_HEADER: str(int(tier)), **changed}
 
 
-def with_usage(reply: EngineReply, *, changes: tuple[str, ...], tier: int) -> EngineReply:
-    """A reply that holds usage, with `usage.shardwise` saying what was changed; others as is."""
+def told(changes: tuple[str, ...], *, tier: int) -> dict[str, Any]:
+    """The same for `usage.shardwise`; nothing if nothing was changed."""
+    return {"tier": tier, "degraded": list(changes)} if changes else {}
+
+
+def with_usage(reply: EngineReply, told: Mapping[str, Any]) -> EngineReply:
+    """A reply that holds usage, with what is told in `usage.shardwise`; others as they are."""
     if isinstance(reply, dict):
-        return _explained(reply, changes=changes, tier=tier)
+        return _explained(reply, told)
     if isinstance(reply, str) and USAGE_ALONE in reply:
-        event = _explained(json.loads(reply), changes=changes, tier=tier)
-        return json.dumps(event, separators=(",", ":"))
+        return json.dumps(_explained(json.loads(reply), told), separators=(",", ":"))
     return reply
 
 
-def _explained(data: dict[str, Any], *, changes: tuple[str, ...], tier: int) -> dict[str, Any]:
+def _explained(data: dict[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(data.get("usage"), dict):
         return data
-    told = {"tier": tier, "degraded": list(changes)}
-    return {**data, "usage": {**data["usage"], "shardwise": told}}
+    return {**data, "usage": {**data["usage"], "shardwise": dict(told)}}

@@ -56,8 +56,8 @@ class Admitted:
     """A request that may be served, and what the tier left of it (`headers` say so).
 
     `reserve` and `meter`: what its caller was charged, and what it uses. `expected`: the tokens it
-    is expected to take. `transcript`: what a stream that could be taken up has said. `tier`,
-    `changes`: what was degraded, and why. `journey`: where its steps are told.
+    is expected to take. `transcript`: what a stream that could be taken up has said. `told`: what
+    was changed, as said beside its usage. `journey`: where its steps are told.
     """
 
     front: PoolFront
@@ -69,8 +69,7 @@ class Admitted:
     meter: Meter | None
     expected: Expected
     transcript: Transcript | None
-    tier: Tier
-    changes: tuple[str, ...]
+    told: Mapping[str, Any]
     journey: Journey
 
 

@@ -119,6 +119,26 @@ def context_too_long(*, prompt: int, output: int, limit: int, param: str) -> Api
     return bad_request(message, param=param, code="context_length_exceeded")
 
 
+def prompt_over_limit(prompt: int, limit: int, *, param: str) -> ApiError:
+    """400: it would fit the model, but not what the operator lets in."""
+    return bad_request(
+        f"This service takes prompts of at most {limit} tokens (long_input.limit_tokens), and this "
+        f"one has {prompt}. Shorten it, or let the gateway do so: header X-Shardwise-Long-Input.",
+        param=param,
+        code="context_length_exceeded",
+    )
+
+
+def too_long_to_cut(prompt: int, limit: int, *, param: str) -> ApiError:
+    """400: cutting it would take too long."""
+    return bad_request(
+        f"The prompt has {prompt} tokens; this service shortens prompts of at most {limit} "
+        "(long_input.longest_tokens). Shorten it.",
+        param=param,
+        code="context_length_exceeded",
+    )
+
+
 def body_too_large(limit_bytes: int) -> ApiError:
     """413: the body is beyond what the gateway reads."""
     return ApiError(

@@ -85,6 +85,7 @@ class Gateway:
                 log=None if self._log is None else self._log.write,
                 texts=Texts if spec.config.logs.prompts else None,
             ),
+            long_input=spec.config.long_input,
         )
         self._controller: Any = None
         http = spec.config.http

@@ -106,6 +106,18 @@ class GatewayMetrics:
             buckets=_RATIO,
             registry=self.registry,
         )
+        self.long_inputs = Counter(
+            "shardwise_long_inputs",
+            "Requests whose prompt did not fit, by what was done",
+            ["policy"],
+            registry=self.registry,
+        )
+        self.long_input_cut = Counter(
+            "shardwise_long_input_cut_tokens",
+            "Tokens of prompts that were cut away",
+            ["policy"],
+            registry=self.registry,
+        )
         self.ttft = Histogram(
             "shardwise_ttft_seconds",
             "Arrival at the gateway to first reply",

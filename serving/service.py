@@ -15,20 +15,24 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from typing import Any
 
-from autoscaler.grant import Asked, grant
+from autoscaler.grant import Asked, Granted, grant
 from autoscaler.snapshot import Tier
 from cluster.lengths.predictors import PREDICTORS
 from cluster.priority import RANK
 from serving.access import Caller, Door, Reserve
 from serving.admission import Fit, PoolFront, engine_body, fit
-from serving.config import LimitsSection
-from serving.degrade import headers, with_usage
+from serving.config import LimitsSection, LongInputSection
+from serving.degrade import headers, told, with_usage
 from serving.delivery import Admitted, Delivery, Stance
 from serving.errors import ApiError, unknown_model
 from serving.journey import Grant, Journey, Journeys
 from serving.keys import KeyRing
 from serving.lengths import Lengths, counted
+from serving.long_input.apply import Handled
+from serving.long_input.choice import Choice
+from serving.long_input.handler import LongInput
 from serving.messages import DONE, Directive, EngineReply, EngineRequest, GatewayReport, PoolLoad
 from serving.metering import Meter
 from serving.metrics import GatewayMetrics
@@ -51,6 +55,7 @@ class Service:
         limits: LimitsSection,
         metrics: GatewayMetrics,
         ring: KeyRing | None = None,
+        long_input: LongInputSection | None = None,
         clock: Callable[[], float] = time.time,
         journeys: Journeys | None = None,
     ) -> None:
@@ -74,6 +79,9 @@ class Service:
         self._gateway_id = uuid.uuid4().hex[:8]
         self.address = ""
         self.off_loop = OffLoop()
+        self._long_input = LongInput(
+            long_input or LongInputSection(), off_loop=self.off_loop, metrics=metrics, clock=clock
+        )
 
     @property
     def tier(self) -> Tier:
@@ -146,15 +154,30 @@ class Service:
             raise unknown_model(model, known=self.fronts) from None
 
     async def admit(
-        self, raw: bytes, *, kind: BodyKind, caller: Caller, arrived_s: float, journey: Journey
+        self,
+        raw: bytes,
+        *,
+        kind: BodyKind,
+        caller: Caller,
+        arrived_s: float,
+        choice: Choice,
+        journey: Journey,
     ) -> Admitted:
-        """Check a request and fit it to the tier. Raises ApiError."""
+        """Check a request and fit it to the context and the tier. Raises ApiError."""
         body = await self.off_loop.run(lambda: parse_body(raw, kind), size_bytes=len(raw))
         priority = caller.priority
         asked_front = self.front_of(body.model)
         caller.check_model(body.model)
         journey.asked(body, model=body.model, pool=asked_front.pool)
-        asked = await self._fit(body, front=asked_front, size_bytes=len(raw))
+        handled = await self._long_input.handle(
+            body,
+            front=asked_front,
+            choice=choice,
+            owner="" if caller.key is None else caller.key.name,
+            size_bytes=len(raw),
+        )
+        body = handled.body
+        asked = fit(body, asked_front, prompts=handled.prompts)
         journey.tokenised(asked.prompt_tokens)
         yields = asked_front is self._main
         light = await self._light_fit(body, size_bytes=len(raw)) if yields else None
@@ -211,7 +234,7 @@ class Service:
                 pool=front.pool,
                 model=front.model_name,
                 tier=int(self.tier),
-                changes=granted.changes,
+                changes=granted.changes + handled.changes,
                 max_tokens=granted.max_tokens,
                 meter=meter,
                 transcript=transcript,
@@ -221,21 +244,20 @@ class Service:
             front=front,
             request=with_ids(request) if noted else request,
             priority=priority,
-            headers=headers(granted, tier=self.tier) | reserve.headers(self._clock()),
+            headers=_headers(granted, handled, tier=self.tier) | reserve.headers(self._clock()),
             arrived_s=arrived_s,
             reserve=reserve,
             meter=meter,
             expected=expected,
             transcript=transcript,
-            tier=self.tier,
-            changes=granted.changes,
+            told=_told(granted, handled, tier=self.tier),
             journey=journey,
         )
 
     def replies(self, admitted: Admitted) -> AsyncGenerator[list[EngineReply], None]:
         """The answer; see `Delivery.replies`."""
         replies = self._delivery.replies(admitted)
-        if admitted.changes:
+        if admitted.told:
             replies = _explained(admitted, replies)
         return self._heard(admitted, replies)
 
@@ -273,16 +295,14 @@ class Service:
             lengths = self._lengths[admitted.front.pool]
             lengths.ended(admitted.expected, output_tokens=output)
 
-    async def _fit(self, body: Body, *, front: PoolFront, size_bytes: int) -> Fit:
-        return await self.off_loop.run(lambda: fit(body, front), size_bytes=size_bytes)
-
     async def _light_fit(self, body: Body, *, size_bytes: int) -> Fit | None:
         """How the request would fit the lighter model, None if it cannot be moved there."""
         light = self._light
         if light is None or self.tier < Tier.LIGHT_MODEL or light.dispatcher.ready == 0:
             return None
         try:
-            return await self._fit(body, front=light, size_bytes=size_bytes)
+            prompts = await self.off_loop.run(lambda: light.encode(body), size_bytes=size_bytes)
+            return fit(body, light, prompts=prompts)
         except ApiError:
             return None
 
@@ -303,11 +323,22 @@ def _meter(body: Body, *, prompt: int) -> Meter:
     return Meter(prompt=prompt, shown=wanted is not None and wanted.include_usage)
 
 
+def _headers(granted: Granted, handled: Handled, *, tier: Tier) -> dict[str, str]:
+    """What the response says was changed."""
+    cut = {} if handled.cut is None else handled.cut.headers()
+    return headers(granted, tier=tier) | cut
+
+
+def _told(granted: Granted, handled: Handled, *, tier: Tier) -> dict[str, Any]:
+    """The same, for those who keep the usage."""
+    cut = {} if handled.cut is None else {"long_input": handled.cut.details()}
+    return told(granted.changes, tier=int(tier)) | cut
+
+
 async def _explained(
     admitted: Admitted, replies: AsyncGenerator[list[EngineReply], None]
 ) -> AsyncGenerator[list[EngineReply], None]:
-    """The answer of a degraded request, which says so beside its usage."""
-    tier, changes = int(admitted.tier), admitted.changes
+    """The answer of a changed request, which says so beside its usage."""
     async with aclosing(replies):
         async for batch in replies:
-            yield [with_usage(reply, changes=changes, tier=tier) for reply in batch]
+            yield [with_usage(reply, admitted.told) for reply in batch]

@@ -16,7 +16,7 @@ from cluster.pool_ledger import ReplicaLimits
 from cluster.priority import Priority
 from cluster.waiting_line import WaitingLine
 from serving.admission import PoolFront
-from serving.config import LimitsSection
+from serving.config import LimitsSection, LongInputSection
 from serving.dispatch import Dispatcher
 from serving.http_api import HttpApi, build_app
 from serving.journey import Journeys
@@ -236,6 +236,9 @@ class Stage:
     tracer: Tracer = NO_TRACES.tracer
     log: Callable[[RequestLine], None] | None = None
     texts: Callable[[], Texts] | None = None
+    long_input: LongInputSection = field(default_factory=LongInputSection)
+    encode: Callable[[Body], list[list[int]]] = encode_words
+    decode: Callable[[Sequence[int]], str] = decode_words
 
     def __post_init__(self) -> None:
         self.clock = Clock()
@@ -261,14 +264,15 @@ class Stage:
                     expected_output=10,
                     dispatcher=self.dispatchers[pool],
                     link=self.link,
-                    encode=encode_words,
-                    decode=decode_words,
+                    encode=self.encode,
+                    decode=self.decode,
                 )
                 for pool, (name, context) in pools.items()
             ],
             limits=self.limits,
             metrics=self.metrics,
             ring=self.ring,
+            long_input=self.long_input,
             clock=self.clock,
             journeys=Journeys(clock=self.clock, tracer=self.tracer, log=self.log, texts=self.texts),
         )

@@ -136,3 +136,9 @@ def test_the_request_log_goes_where_it_is_told_to(tmp_path: Path, access: str | 
     text = f"logs:\n  access: {'null' if access is None else access}\n"
     found = load_serve_config(written(tmp_path, text)).logs.access
     assert (None if found is None else str(found)) == access
+
+
+def test_an_unknown_long_input_policy_is_told_which_there_are(tmp_path: Path) -> None:
+    path = written(tmp_path, "long_input:\n  policy: shorten\n")
+    with pytest.raises(ConfigError, match=r"long_input\.policy.*reject, sliding_window"):
+        load_serve_config(path)

@@ -171,6 +171,8 @@ async def test_models() -> None:
 async def test_every_series_is_rendered() -> None:
     stage = Stage(link=FakeLink(by_replica={"a": lost_after(), "b": lost_after("once")}))
     stage.metrics.key_tokens.labels("team", "output").inc()
+    stage.metrics.long_inputs.labels("reject").inc()
+    stage.metrics.long_input_cut.labels("rerank").inc()
     stage.metrics.moved.labels("main").inc()
     stage.metrics.resumed.labels("main").inc()
     stage.ready("a", "b", tier=Tier.SHORT_OUTPUT)
@@ -192,6 +194,8 @@ async def test_every_series_is_rendered() -> None:
         "shardwise_in_flight_tokens",
         "shardwise_itl_seconds",
         "shardwise_key_tokens",
+        "shardwise_long_input_cut_tokens",
+        "shardwise_long_inputs",
         "shardwise_moved_requests",
         "shardwise_output_chunks",
         "shardwise_output_ratio",
