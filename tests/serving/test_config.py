@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from autoscaler.params import Mode
 from cluster.errors import ConfigError
@@ -142,3 +143,9 @@ def test_an_unknown_long_input_policy_is_told_which_there_are(tmp_path: Path) ->
     path = written(tmp_path, "long_input:\n  policy: shorten\n")
     with pytest.raises(ConfigError, match=r"long_input\.policy.*reject, sliding_window"):
         load_serve_config(path)
+
+
+def test_the_example_holds_every_setting_with_its_default() -> None:
+    example = Path(__file__).parents[2] / "docs" / "examples" / "serve.yaml"
+    written_out = yaml.safe_load(example.read_text(encoding="utf-8"))
+    assert written_out == ServeConfig().model_dump(mode="json")
