@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoscaler.grant import Granted
-from cluster.lengths.features import openings_of
+from cluster.prefix_index import block_chain
 from serving.dispatch import Dispatcher
 from serving.errors import bad_request, context_too_long
 from serving.replica_link import ReplicaLink
@@ -42,14 +42,14 @@ class Fit:
 
     `prompt_tokens`: of all prompts. `sequences`: answers generated in all. `max_tokens`: output
     limit of each, None if the caller left it open. `room`: output tokens that fit after the
-    longest prompt. `openings`: of the first prompt (`cluster.lengths.features`).
+    longest prompt. `chain`: the blocks that the first prompt begins with (`cluster.prefix_index`).
     """
 
     prompt_tokens: int
     sequences: int
     max_tokens: int | None
     room: int
-    openings: tuple[int, ...] = ()
+    chain: tuple[int, ...] = ()
 
 
 def fit(body: Body, front: PoolFront, *, prompts: Sequence[Sequence[int]]) -> Fit:
@@ -82,7 +82,7 @@ def fit(body: Body, front: PoolFront, *, prompts: Sequence[Sequence[int]]) -> Fi
         sequences=len(prompts) * (body.n or 1),
         max_tokens=limit,
         room=room,
-        openings=openings_of(prompts[0]),
+        chain=block_chain(prompts[0]),
     )
 
 

@@ -55,14 +55,16 @@ class Stance:
 class Admitted:
     """A request that may be served, and what the tier left of it (`headers` say so).
 
-    `reserve` and `meter`: what its caller was charged, and what it uses. `expected`: the tokens it
-    is expected to take. `transcript`: what a stream that could be taken up has said. `told`: what
-    was changed, as said beside its usage. `journey`: where its steps are told.
+    `prefix`: the blocks its prompt begins with. `reserve` and `meter`: what its caller was charged,
+    and what it uses. `expected`: the tokens it is expected to take. `transcript`: what a stream
+    that could be taken up has said. `told`: what was changed, as said beside its usage. `journey`:
+    where its steps are told.
     """
 
     front: PoolFront
     request: EngineRequest
     priority: Priority
+    prefix: tuple[int, ...]
     headers: Mapping[str, str]
     arrived_s: float
     reserve: Reserve
@@ -284,6 +286,7 @@ class Delivery:
             tokens=admitted.request.tokens,
             arrived_s=admitted.arrived_s,
             failed=failed,
+            prefix=admitted.prefix,
         )
         try:
             with admitted.journey.waiting():

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 from cluster.batching import BatchRules
 from cluster.pool_ledger import Elsewhere, PoolLedger, ReplicaLimits
+from cluster.prefix_index import PrefixIndex
 from cluster.priority import Priority
 from cluster.waiting_line import Ask, Ticket, WaitingLine
 from serving.messages import PoolLoad, ReplicaReport
@@ -51,11 +52,17 @@ class Dispatcher:
         draw: Callable[[], float] = random.random,
         batches: BatchRules = _AT_ONCE,
         vip_slots: int = 0,
+        prefixes: PrefixIndex | None = None,
     ) -> None:
         self._pool = pool
         self._clock = clock
         self._ledger = PoolLedger(
-            limits=limits, line=line, draw=draw, batches=batches, vip_slots=vip_slots
+            limits=limits,
+            line=line,
+            draw=draw,
+            batches=batches,
+            vip_slots=vip_slots,
+            prefixes=prefixes,
         )
         self._batch_due: asyncio.TimerHandle | None = None
         self._turns: dict[int, asyncio.Future[Slot]] = {}

@@ -19,6 +19,8 @@ from ray.serve.handle import DeploymentHandle
 from cluster.batching import BatchRules
 from cluster.model.plan import Plan, PoolSection
 from cluster.pool_capacity import replica_limits
+from cluster.pool_ledger import ReplicaLimits
+from cluster.prefix_index import BLOCK_TOKENS, PrefixIndex
 from cluster.priority import Priority
 from cluster.waiting_line import WaitingLine
 from serving import tracing
@@ -136,13 +138,15 @@ def _front(pool: PoolSection, spec: GatewaySpec) -> PoolFront:
     limits = spec.config.limits
     longest = pool.model.max_context
     tokenizer = PromptTokenizer.load(spec.sources[pool.name])
+    held = replica_limits(pool, plan=spec.plan)
     dispatcher = Dispatcher(
         pool=pool.name,
-        limits=replica_limits(pool, plan=spec.plan),
+        limits=held,
         line=waiting_line(limits),
         clock=time.time,
         batches=BatchRules(wait_s=limits.batch_wait_s, tokens=limits.batch_tokens),
         vip_slots=limits.vip_slots,
+        prefixes=_prefixes(pool, held),
     )
     return PoolFront(
         pool=pool.name,
@@ -156,6 +160,13 @@ def _front(pool: PoolSection, spec: GatewaySpec) -> PoolFront:
         parsed=bool(pool.engine_args.get("reasoning_parser")),
         ranks=pool.engine_args.get("scheduling_policy") == "priority",
     )
+
+
+def _prefixes(pool: PoolSection, held: ReplicaLimits) -> PrefixIndex | None:
+    """None where engines are told to cache no prefixes."""
+    if pool.engine_args.get("enable_prefix_caching") is False:
+        return None
+    return PrefixIndex(most_blocks=int(held.max_tokens) // BLOCK_TOKENS)
 
 
 def _ring(config: ServeConfig) -> KeyRing | None:

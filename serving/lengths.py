@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cluster.lengths.features import LengthFeatures, LengthPredictor
+from cluster.lengths.features import LengthFeatures, LengthPredictor, openings_of_blocks
+from cluster.prefix_index import BLOCK_TOKENS
 from cluster.routing import predicted_tokens
 from serving.access import Caller
 from serving.admission import Fit
@@ -71,7 +72,7 @@ def features(body: Body, fit: Fit, *, limit: int | None, caller: Caller) -> Leng
         room=fit.room,
         least=most if body.ignore_eos else min(body.min_tokens or 0, most),
         source=source(body, caller),
-        openings=fit.openings,
+        openings=openings_of_blocks(fit.chain, BLOCK_TOKENS),
     )
 
 

@@ -244,6 +244,7 @@ class Service:
             front=front,
             request=with_ids(request) if noted else request,
             priority=priority,
+            prefix=asked.chain,
             headers=_headers(granted, handled, tier=self.tier) | reserve.headers(self._clock()),
             arrived_s=arrived_s,
             reserve=reserve,

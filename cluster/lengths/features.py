@@ -44,11 +44,6 @@ class LengthPredictor(Protocol):
         """The answer has come to its end, by itself or at its limit, after so many tokens."""
 
 
-def openings_of(tokens: Sequence[int]) -> tuple[int, ...]:
-    """The openings of a tokenised prompt."""
-    return tuple(hash(tuple(tokens[:size])) for size in OPENINGS_TOKENS if len(tokens) >= size)
-
-
 def openings_of_blocks(blocks: Sequence[int], block_tokens: int) -> tuple[int, ...]:
     """The openings of a prompt whose leading blocks are known, where they end with a block."""
     if block_tokens < 1:

@@ -7,12 +7,16 @@ from hypothesis import strategies as st
 from cluster.lengths.features import (
     OPENINGS_TOKENS,
     LengthFeatures,
-    openings_of,
     openings_of_blocks,
 )
 from cluster.lengths.formula import Formula
 from cluster.lengths.learned import Learned
 from cluster.lengths.predictors import PREDICTORS
+from cluster.prefix_index import BLOCK_TOKENS, block_chain
+
+
+def openings_of(tokens):
+    return openings_of_blocks(block_chain(tokens), BLOCK_TOKENS)
 
 
 def asked(prompt=500, *, limit=None, room=100_000, least=0, source="", openings=()):

@@ -13,6 +13,7 @@ from opentelemetry.trace import Tracer
 
 from autoscaler.snapshot import Tier
 from cluster.pool_ledger import ReplicaLimits
+from cluster.prefix_index import PrefixIndex
 from cluster.priority import Priority
 from cluster.waiting_line import WaitingLine
 from serving.admission import PoolFront
@@ -90,6 +91,7 @@ def dispatcher(
         line=WaitingLine(limit=limit, delays_s=DELAYS_S),
         clock=clock,
         draw=lambda: 0.0,
+        prefixes=PrefixIndex(most_blocks=1000),
     )
 
 
