@@ -144,6 +144,11 @@ class GatewayMetrics:
         self.ready = Gauge(
             "shardwise_ready_replicas", "Replicas that answer", ["pool"], registry=self.registry
         )
+        self.tasks = Gauge(
+            "shardwise_tasks",
+            "Asyncio tasks of the gateway's process; more than when it is idle only while asked",
+            registry=self.registry,
+        )
         self.tier = Gauge("shardwise_tier", "Degradation tier, 0 to 4", registry=self.registry)
 
     def cadence(self, pool: str) -> Cadence:

@@ -10,6 +10,7 @@ Invariant: what a tier does to a request is decided in one step with its place i
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 import uuid
@@ -138,13 +139,14 @@ class Service:
         )
 
     def refresh_gauges(self) -> None:
-        """Set the gauges to the state of this moment."""
+        """Set the gauges to the state of this moment. Called on the event loop."""
         for load in self._loads():
             self.metrics.queued.labels(load.pool).set(load.queued_requests)
             self.metrics.in_flight.labels(load.pool).set(load.in_flight_tokens)
             ready = self._fronts[load.pool].dispatcher.ready
             self.metrics.ready.labels(load.pool).set(ready)
         self.metrics.tier.set(int(self.tier))
+        self.metrics.tasks.set(len(asyncio.all_tasks()))
 
     def front_of(self, model: str) -> PoolFront:
         """The pool whose model has this name. Raises ApiError (404)."""

@@ -33,12 +33,14 @@ logger = logging.getLogger("ray.serve")
 class EngineReplica:
     """Serve deployment class. Constructed by Serve in the first bundle of the replica's group."""
 
+    engine = Engine  # what it runs; tests of everything around it have one that is scripted
+
     async def __init__(self, spec: EngineSpec) -> None:  # type: ignore[misc]  # Serve awaits it
         bind_to_node_address()
         self._spec = spec
         self._replica_id = serve.get_replica_context().replica_id.unique_id
         self._traces = tracing.set_up("shardwise-engine")  # before vLLM reads the environment
-        self._engine = await self.start_engine(spec)
+        self._engine = await self.engine.start(spec)
         await warm_up(self._engine.generate, spec.warmup, model=spec.model_name)
         generate = with_spans(
             self._engine.generate,
@@ -63,10 +65,6 @@ class EngineReplica:
         await self._listener.leave()
         await self._listener.close()
         await asyncio.to_thread(self._traces.flush)
-
-    async def start_engine(self, spec: EngineSpec) -> Engine:
-        """The engine this replica answers with; a benchmark's pretends to be one."""
-        return await Engine.start(spec)
 
     async def check_health(self) -> None:
         """Called by Serve; raises if the engine is dead."""

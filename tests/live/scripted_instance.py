@@ -1,0 +1,138 @@
+"""An instance of Ray, Serve, gateway, controller and replicas, only the engines are scripted."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from serving.instance import INSTANCE_VARIABLE, Instance
+from tests.live import scripted_engine
+from tests.live.instance import REPOSITORY, LiveInstance, free_port, link_models, write_config
+
+MODEL = "smollm2-135m-instruct"
+REPLICAS = 3
+SLOTS = 70  # of a replica
+_HEAD = "from tests.live.scripted_replica import run_head; run_head()"
+
+
+def until(condition: Callable[[], bool], *, limit_s: float, what: str) -> float:
+    """Wait for a condition; returns the seconds it took."""
+    started_s = time.monotonic()
+    while time.monotonic() - started_s < limit_s:
+        if condition():
+            return time.monotonic() - started_s
+        time.sleep(0.02)
+    raise AssertionError(f"not within {limit_s} s: {what}")
+
+
+@dataclass(frozen=True)
+class ScriptedInstance(LiveInstance):
+    """A running instance whose engines are scripted."""
+
+    @property
+    def state(self) -> Instance:
+        return Instance(self.home / "instance")
+
+    def running(self) -> int:
+        """Requests that living engines are at, this moment."""
+        return scripted_engine.running(self.state.directory)
+
+    def metric(self, name: str) -> float:
+        """The sum of a series of the gateway."""
+        text = httpx.get(f"{self.url}/metrics", timeout=30.0).text
+        return sum(
+            sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == name
+        )
+
+    def replicas(self) -> list[int]:
+        """Process ids of the replicas that report."""
+        return [replica["pid"] for replica in self.status()["replicas"]]
+
+    def kill(self, pids: list[int]) -> None:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+
+    def whole(self) -> None:
+        """Wait until every replica may be chosen."""
+        ready = "shardwise_ready_replicas"
+        until(lambda: self.metric(ready) == REPLICAS, limit_s=60, what="every replica ready")
+
+
+@contextmanager
+def scripted_instance(home: Path) -> Iterator[ScriptedInstance]:
+    """Served for as long as the context lasts: one pool of `REPLICAS` replicas."""
+    link_models(home)
+    instance = ScriptedInstance(home, free_port())
+    plan = home / "plan.json"
+    planned = instance.command(
+        *("plan", "--model", MODEL, "--cluster", "local", "--isl", "512", "--osl", "512"),
+        *("--max-model-len", "2048", "--max-replicas", "1", "--out", str(plan)),
+    )
+    assert planned.returncode == 0, planned.stderr
+    state = instance.state
+    state.directory.mkdir(parents=True)
+    state.plan_path.write_text(_replicated(plan))
+    write_config(state.config_path, port=instance.port, steering={})
+    with state.output_path.open("wb") as output:
+        head = subprocess.Popen(
+            [sys.executable, "-c", _HEAD, str(state.directory)],
+            env=_environment(state),
+            cwd=state.directory,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    reaper = threading.Thread(target=head.wait, daemon=True)  # or `down` would wait for a zombie
+    reaper.start()
+    try:
+        until(lambda: _ready(state), limit_s=120, what="the instance is ready")
+        instance.whole()
+        yield instance
+    finally:
+        down = instance.command("down")
+        reaper.join(timeout=30)
+    assert down.returncode == 0, down.stderr
+
+
+def _replicated(path: Path) -> str:
+    """The plan for `REPLICAS` replicas of `SLOTS` slots."""
+    plan = json.loads(path.read_text())
+    (pool,) = plan["pools"]
+    pool["layout"]["max_num_seqs"] = SLOTS
+    pool["expected"] = None
+    pool["replicas"] = dict.fromkeys(("minimum", "initial", "maximum"), REPLICAS)
+    return json.dumps(plan)
+
+
+def _ready(state: Instance) -> bool:
+    progress = state.progress()
+    if progress is None:
+        return False
+    assert progress.phase != "failed", progress.doing
+    return progress.phase == "ready"
+
+
+def _environment(state: Instance) -> dict[str, str]:
+    paths = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {
+        **os.environ,
+        INSTANCE_VARIABLE: state.mark,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    }
