@@ -18,6 +18,7 @@ from serving.errors import (
     forbidden,
     prompt_over_rate,
     rate_exceeded,
+    shown,
     unauthorized,
 )
 from serving.keys import Key, KeyRing
@@ -217,7 +218,7 @@ def _priority_of(headers: Mapping[str, str]) -> Priority | None:
         return Priority(value.strip().lower())
     except ValueError as error:
         raise bad_request(
-            f"Header {PRIORITY_HEADER} is '{value}'; use vip, standard or batch.",
+            f"Header {PRIORITY_HEADER} is '{shown(value)}'; use vip, standard or batch.",
             param=PRIORITY_HEADER,
             code="invalid_value",
         ) from error

@@ -47,6 +47,11 @@ class ApiError(Exception):
         return {"Retry-After": str(max(1, math.ceil(self.retry_after_s)))}
 
 
+def shown(value: str, *, most: int = 80) -> str:
+    """What a caller sent, as an error quotes it: no longer than this many characters."""
+    return value if len(value) <= most else f"{value[: most - 3]}..."
+
+
 def bad_request(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:
     """400: the caller has to change the request."""
     return ApiError(400, message, type="invalid_request_error", code=code, param=param)
@@ -96,7 +101,7 @@ def unknown_model(model: str, *, known: Iterable[str]) -> ApiError:
     names = ", ".join(f"'{name}'" for name in known)
     return ApiError(
         404,
-        f"The model '{model}' does not exist here. This service has {names}.",
+        f"The model '{shown(model)}' does not exist here. This service has {names}.",
         type="invalid_request_error",
         code="model_not_found",
         param="model",

@@ -4,27 +4,47 @@ Validated here and not by the engine, so that a mistake costs no queue and no ro
 comes back naming the field. Types are strict, as OpenAI's are: the text "0.5" is no number. An
 unknown field is an error: a misspelt `max_token` that is silently ignored costs the caller more
 than a 400.
+
+Invariant: a body has one error, wherever it has more. Kept one by one, those of a few megabytes of
+nonsense would take gigabytes.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import ErrorDetails, from_json, to_json
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails, PydanticCustomError, from_json, to_json
 
-from serving.errors import ApiError, bad_request
+from serving.errors import ApiError, bad_request, shown
 
 # vLLM's ceiling is the size of a batch; a request for more copies than this is a mistake.
 MAX_CHOICES = 128
+# OpenAI's ceiling of inputs to one request, where it has one.
+MAX_PROMPTS = 2048
 # What OpenAI and vLLM generate on /v1/completions if the caller sets no limit.
 DEFAULT_COMPLETION_TOKENS = 16
 
 TokenId = Annotated[int, Field(ge=0)]
+TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
+_ItemT = TypeVar("_ItemT")
+Prompts = Annotated[list[_ItemT], Field(max_length=MAX_PROMPTS, fail_fast=True)]
 
 
 class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    # Unknown fields are let in and refused below: pydantic would make an error of each of them.
+    model_config = ConfigDict(
+        extra="allow",
+        strict=True,
+        allow_inf_nan=False,
+        json_schema_extra={"additionalProperties": False},
+    )
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        for name in self.model_extra or ():
+            raise PydanticCustomError(_UNKNOWN, "unknown field", {"name": name})
+        return self
 
 
 class StreamOptions(_Body):
@@ -52,9 +72,9 @@ class _Sampling(_Body):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: Annotated[dict[str, float], Field(fail_fast=True)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    stop: str | list[str] | None = None
+    stop: str | Annotated[list[str], Field(fail_fast=True)] | None = None
     user: str | None = None
     response_format: ResponseFormat | None = None
     # vLLM's extensions, which its clients and benchmarks send.
@@ -63,7 +83,7 @@ class _Sampling(_Body):
     repetition_penalty: Annotated[float, Field(gt=0)] | None = None
     min_tokens: Annotated[int, Field(ge=0)] | None = None
     ignore_eos: bool | None = None
-    stop_token_ids: list[TokenId] | None = None
+    stop_token_ids: TokenIds | None = None
     skip_special_tokens: bool | None = None
     add_special_tokens: bool | None = None
     return_token_ids: bool | None = None
@@ -83,18 +103,18 @@ class ChatMessage(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
 
 
 class ChatBody(_Sampling):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    tools: Annotated[list[dict[str, Any]], Field(min_length=1)] | None = None
+    tools: Annotated[list[dict[str, Any]], Field(min_length=1, fail_fast=True)] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -118,7 +138,7 @@ class ChatBody(_Sampling):
 class CompletionBody(_Sampling):
     """POST /v1/completions."""
 
-    prompt: str | list[TokenId] | list[str] | list[list[TokenId]]
+    prompt: str | TokenIds | Prompts[str] | Prompts[TokenIds]
     max_tokens: Annotated[int, Field(ge=0)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     echo: bool | None = None
@@ -148,9 +168,9 @@ class TokenizeBody(_Body):
 
     model: str | None = None
     prompt: str | None = None
-    messages: Annotated[list[ChatMessage], Field(min_length=1)] | None = None
+    messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)] | None = None
     add_special_tokens: bool = True
-    tools: Annotated[list[dict[str, Any]], Field(min_length=1)] | None = None
+    tools: Annotated[list[dict[str, Any]], Field(min_length=1, fail_fast=True)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
 
@@ -158,10 +178,11 @@ class DetokenizeBody(_Body):
     """POST /detokenize."""
 
     model: str | None = None
-    tokens: list[Annotated[int, Field(ge=0, lt=2**31)]]
+    tokens: Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(fail_fast=True)]
 
 
 _ParsedT = TypeVar("_ParsedT", bound=_Body)
+_UNKNOWN = "unknown_field"
 
 
 def parse_body(raw: bytes, kind: BodyKind) -> Body:
@@ -176,9 +197,15 @@ def validated(raw: bytes, kind: type[_ParsedT]) -> _ParsedT:
     try:
         return kind.model_validate_json(raw)
     except ValidationError as error:
-        # The deepest complaint is the most exact; where types are alternatives, each complains.
-        errors = error.errors(include_url=False)
-        raise _explain(max(errors, key=lambda found: len(found["loc"])), raw) from error
+        raise _explain(max(error.errors(include_url=False), key=_exactness), raw) from error
+
+
+def _exactness(error: ErrorDetails) -> tuple[bool, int]:
+    """Where types are alternatives, each complains: the deepest complaint is the most exact.
+
+    But for a list of the right type that is too long: the other types say that it is not theirs.
+    """
+    return error["type"] == "too_long", len(error["loc"])
 
 
 def _check_together(body: Body) -> None:
@@ -208,10 +235,10 @@ def _explain(error: ErrorDetails, raw: bytes) -> ApiError:
             f"The request body is not valid JSON in UTF-8. {error['msg']}. Send a JSON object.",
             code="invalid_json",
         )
-    if not error["loc"]:
+    if not error["loc"] and error["type"] != _UNKNOWN:
         return bad_request("The request body must be a JSON object.", code="invalid_json")
-    param = _field(error, from_json(raw))
-    if error["type"] == "extra_forbidden":
+    param = shown(_field(error, from_json(raw)))
+    if error["type"] == _UNKNOWN:
         return bad_request(
             f"Unrecognized request argument supplied: {param}.",
             param=param,
@@ -221,10 +248,9 @@ def _explain(error: ErrorDetails, raw: bytes) -> ApiError:
         return bad_request(
             f"Missing required parameter: '{param}'.", param=param, code="missing_parameter"
         )
-    value = to_json(error["input"]).decode()
-    shown = value if len(value) <= 80 else f"{value[:77]}..."
+    value = shown(to_json(error["input"]).decode())
     return bad_request(
-        f"Invalid value for '{param}': {shown}. {error['msg']}.", param=param, code="invalid_value"
+        f"Invalid value for '{param}': {value}. {error['msg']}.", param=param, code="invalid_value"
     )
 
 
@@ -237,4 +263,6 @@ def _field(error: ErrorDetails, data: Any) -> str:
             path.append(str(part))
     if error["type"] == "missing":
         path.append(str(error["loc"][-1]))
+    if error["type"] == _UNKNOWN:
+        path.append(error["ctx"]["name"])
     return ".".join(path)

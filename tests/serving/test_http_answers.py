@@ -206,6 +206,7 @@ async def test_every_series_is_rendered() -> None:
         "shardwise_requests",
         "shardwise_resumed_streams",
         "shardwise_retries",
+        "shardwise_tasks",
         "shardwise_tier",
         "shardwise_ttft_seconds",
     }

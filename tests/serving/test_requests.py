@@ -3,6 +3,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from serving.errors import ApiError
 from serving.requests import BodyKind, ChatBody, CompletionBody, parse_body
@@ -83,6 +84,37 @@ def test_a_bad_chat_field_is_named(change: dict, param: str, code: str | None) -
     assert error.param == param
     assert param in error.message
     assert code is None or error.code == code
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"messages": [0] * 1000},
+        {"messages": [{"role": "user", "content": [0] * 1000}]},
+        {"stop": [0] * 1000},
+        {"tools": [0] * 1000},
+        {"logit_bias": {str(number): "" for number in range(1000)}},
+        {"stop_token_ids": [-1] * 1000},
+        {f"field {number}": 0 for number in range(1000)},
+        {"stream_options": {f"field {number}": 0 for number in range(1000)}},
+    ],
+)
+def test_a_thousand_mistakes_are_kept_as_few(change: dict) -> None:
+    cause = refusal({**CHAT, **change}).__cause__
+    assert isinstance(cause, ValidationError)
+    assert cause.error_count() <= 2  # one for each type the field may have
+
+
+def test_as_many_prompts_as_openai_takes() -> None:
+    parse_body(json.dumps({**TEXT, "prompt": ["a"] * 2048}).encode(), CompletionBody)
+    error = refusal({**TEXT, "prompt": ["a"] * 2049}, CompletionBody)
+    assert error.param == "prompt"
+    assert "2048" in error.message
+
+
+def test_an_error_quotes_no_more_than_is_readable() -> None:
+    for change in ({"x" * 9999: 1}, {"seed": "x" * 9999}, {"logit_bias": {"x" * 9999: ""}}):
+        assert len(refusal({**CHAT, **change}).message) < 400
 
 
 @pytest.mark.parametrize("field", ["model", "messages"])
