@@ -16,11 +16,12 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serving.admission import PoolFront
-from serving.completions_route import CompletionsRoute, error_response
+from serving.completions_route import CALLER_LEFT, CompletionsRoute, error_response
 from serving.errors import ApiError, internal_error
 from serving.requests import BodyKind, ChatBody, CompletionBody
 from serving.service import Service
@@ -64,6 +65,7 @@ def build_app(service: Service, *, status: Status, application: str = "") -> Htt
     )
     app.add_exception_handler(ApiError, _answer_api_error)
     app.add_exception_handler(HTTPException, _answer_http_error)
+    app.add_exception_handler(ClientDisconnect, _answer_nobody)
     app.add_exception_handler(Exception, _answer_bug)
     routes = {path: CompletionsRoute(service, kind) for path, kind in GENERATING.items()}
     for path, route in routes.items():  # for other methods: 405
@@ -157,6 +159,10 @@ async def _answer_http_error(request: Request, error: Exception) -> Response:
         code="method_not_allowed" if error.status_code == 405 else "unknown_url",
     )
     return error_response(known, headers=error.headers or {})
+
+
+async def _answer_nobody(_request: Request, _error: Exception) -> Response:
+    return Response(status_code=CALLER_LEFT)
 
 
 async def _answer_bug(_request: Request, error: Exception) -> Response:
