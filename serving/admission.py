@@ -9,9 +9,9 @@ from typing import Any
 from autoscaler.grant import Granted
 from cluster.prefix_index import block_chain
 from serving.dispatch import Dispatcher
-from serving.errors import bad_request, context_too_long
+from serving.errors import bad_request, context_too_long, wrong_model_kind
 from serving.replica_link import ReplicaLink
-from serving.requests import DEFAULT_COMPLETION_TOKENS, Body, CompletionBody
+from serving.requests import DEFAULT_COMPLETION_TOKENS, Body, CompletionBody, EmbeddingBody
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +21,7 @@ class PoolFront:
     `max_context`: tokens, prompt and output. `expected_output`: output tokens predicted for a
     request that sets no limit. `encode`: tokens of each prompt in a body, raises ApiError.
     `decode`: text of token ids. `parsed`: the engine makes more of a chat answer than its text.
-    `ranks`: the engine schedules by priority.
+    `ranks`: the engine schedules by priority. `embeds`: the model makes vectors and no text.
     """
 
     pool: str
@@ -34,6 +34,7 @@ class PoolFront:
     decode: Callable[[Sequence[int]], str]
     parsed: bool = False
     ranks: bool = False
+    embeds: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +53,13 @@ class Fit:
     chain: tuple[int, ...] = ()
 
 
+def check_kind(body: Body, front: PoolFront) -> None:
+    """Raises ApiError (400) if the pool's model does not do what is asked."""
+    embeds = isinstance(body, EmbeddingBody)
+    if embeds != front.embeds:
+        raise wrong_model_kind(front.model_name, embeds=front.embeds)
+
+
 def fit(body: Body, front: PoolFront, *, prompts: Sequence[Sequence[int]]) -> Fit:
     """What a request asks of a model. `prompts`: its tokens.
 
@@ -60,10 +68,12 @@ def fit(body: Body, front: PoolFront, *, prompts: Sequence[Sequence[int]]) -> Fi
     longest = max(map(len, prompts))
     room = front.max_context - longest
     limit = body.output_limit
-    if room < 1 or (limit or 0) > room:
+    least = 0 if front.embeds else 1
+    if room < least or (limit or 0) > room:
         raise context_too_long(
             prompt=longest,
             output=limit or 0,
+            least=least,
             limit=front.max_context,
             param=body.prompt_field,
         )

@@ -108,12 +108,28 @@ def unknown_model(model: str, *, known: Iterable[str]) -> ApiError:
     )
 
 
-def context_too_long(*, prompt: int, output: int, limit: int, param: str) -> ApiError:
-    """400 with the numbers a caller needs to mend it. `param`: the field the prompt came in."""
-    if prompt >= limit:
+def wrong_model_kind(model: str, *, embeds: bool) -> ApiError:
+    """400: the model is here, and not for this."""
+    what = (
+        "makes embeddings, it generates no text. Ask it at /v1/embeddings"
+        if embeds
+        else "generates text, it has no embeddings. Ask an embedding model: one whose pool has "
+        "'runner: pooling' among its engine_args in the plan"
+    )
+    return bad_request(f"The model '{model}' {what}.", param="model", code="wrong_model_kind")
+
+
+def context_too_long(
+    *, prompt: int, output: int, limit: int, param: str, least: int = 1
+) -> ApiError:
+    """400 with the numbers a caller needs to mend it.
+
+    `param`: the field the prompt came in. `least`: output tokens there have to be.
+    """
+    if prompt + least > limit:
         message = (
             f"This model's maximum context length is {limit} tokens, but the prompt has {prompt}. "
-            f"Shorten the prompt to at most {limit - 1} tokens."
+            f"Shorten the prompt to at most {limit - least} tokens."
         )
     else:
         message = (

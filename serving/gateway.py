@@ -159,6 +159,7 @@ def _front(pool: PoolSection, spec: GatewaySpec) -> PoolFront:
         decode=tokenizer.decode,
         parsed=bool(pool.engine_args.get("reasoning_parser")),
         ranks=pool.engine_args.get("scheduling_policy") == "priority",
+        embeds=pool.engine_args.get("runner") == "pooling",
     )
 
 

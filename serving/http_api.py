@@ -21,15 +21,18 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serving.admission import PoolFront
-from serving.completions_route import CALLER_LEFT, CompletionsRoute, error_response
-from serving.errors import ApiError, internal_error
-from serving.requests import BodyKind, ChatBody, CompletionBody
+from serving.completions_route import CompletionsRoute, error_response
+from serving.errors import ApiError, internal_error, unavailable
+from serving.journey import CALLER_LEFT
+from serving.openapi import document
+from serving.requests import BodyKind, ChatBody, CompletionBody, EmbeddingBody
 from serving.service import Service
 from serving.tokenize_routes import add_tokenize_routes
 
 GENERATING: dict[str, BodyKind] = {
     "/v1/chat/completions": ChatBody,
     "/v1/completions": CompletionBody,
+    "/v1/embeddings": EmbeddingBody,
 }
 
 STATUS_TIMEOUT_S = 5.0
@@ -112,7 +115,7 @@ def _add_operation_routes(
         """Whether a replica of the main pool answers."""
         if service.ready:
             return JSONResponse({"status": "ready", "tier": int(service.tier)})
-        return JSONResponse({"status": "waiting for a replica"}, status_code=503)
+        raise unavailable("No replica of the planned model answers yet.", retry_after_s=1.0)
 
     @app.get("/status")
     async def whole_status() -> dict[str, Any]:
@@ -128,6 +131,10 @@ def _add_operation_routes(
                 code="controller_away",
                 retry_after_s=STATUS_TIMEOUT_S,
             ) from error
+
+    @app.get("/openapi.json")
+    async def openapi() -> dict[str, Any]:
+        return document()
 
     @app.get("/metrics")
     async def metrics() -> Response:

@@ -40,7 +40,7 @@ from serving.messages import USAGE_ALONE, EngineError, EngineReply
 from serving.metering import Meter
 from serving.request_log import RequestLine
 from serving.request_texts import Texts
-from serving.requests import Body, BodyKind, ChatBody
+from serving.requests import Body, BodyKind
 from serving.tracing import NO_TRACES, carried, context_of, tell_failure
 from serving.transcript import Transcript
 
@@ -65,7 +65,7 @@ class Journeys:
 
     def begin(self, kind: BodyKind, *, path: str, headers: Headers, request_id: str) -> Journey:
         """A request has come."""
-        operation = "chat" if kind is ChatBody else "text_completion"
+        operation = names.OPERATIONS[kind.kind]
         span = self.tracer.start_span(
             operation,
             context=context_of(headers),

@@ -16,7 +16,7 @@ from serving.access import Caller
 from serving.admission import Fit
 from serving.metering import Meter
 from serving.metrics import GatewayMetrics
-from serving.requests import Body, ChatBody
+from serving.requests import Body, ChatBody, EmbeddingBody, Generating
 from serving.transcript import Transcript
 
 
@@ -46,6 +46,9 @@ class Lengths:
 
     def expected(self, body: Body, fit: Fit, *, limit: int | None, caller: Caller) -> Expected:
         """What a request will take if each of its answers may have `limit` tokens."""
+        if isinstance(body, EmbeddingBody):
+            nothing = LengthFeatures(fit.prompt_tokens, 0, 0)
+            return Expected(asked=nothing, answers=1, prompt=fit.prompt_tokens, output=0.0)
         asked = features(body, fit, limit=limit, caller=caller)
         return Expected(
             asked=asked,
@@ -56,6 +59,8 @@ class Lengths:
 
     def ended(self, expected: Expected, *, output_tokens: int) -> None:
         """All answers of a request have come to their end, after so many tokens together."""
+        if not expected.asked.most:
+            return  # nothing is generated
         self._predictor.learn(expected.asked, output_tokens / expected.answers)
         self._predicted.inc(expected.output)
         self._actual.inc(output_tokens)
@@ -63,7 +68,7 @@ class Lengths:
             self._ratio.observe(output_tokens / expected.output)
 
 
-def features(body: Body, fit: Fit, *, limit: int | None, caller: Caller) -> LengthFeatures:
+def features(body: Generating, fit: Fit, *, limit: int | None, caller: Caller) -> LengthFeatures:
     """What a request tells of the length of each of its answers."""
     most = fit.room if limit is None else min(limit, fit.room)
     return LengthFeatures(
@@ -76,7 +81,7 @@ def features(body: Body, fit: Fit, *, limit: int | None, caller: Caller) -> Leng
     )
 
 
-def source(body: Body, caller: Caller) -> str:
+def source(body: Generating, caller: Caller) -> str:
     """Who asks, and for which kind of answer: few values, each with lengths of its own."""
     chat = isinstance(body, ChatBody)
     tools = isinstance(body, ChatBody) and bool(body.tools)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from autoscaler.snapshot import Tier
 from cluster.pool_ledger import Elsewhere
 
-Kind = Literal["chat", "completions"]
+Kind = Literal["chat", "completions", "embeddings"]
 
 
 @dataclass(frozen=True, kw_only=True)

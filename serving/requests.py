@@ -11,12 +11,13 @@ nonsense would take gigabytes.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError, from_json, to_json
 
 from serving.errors import ApiError, bad_request, shown
+from serving.messages import Kind
 
 # vLLM's ceiling is the size of a batch; a request for more copies than this is a mistake.
 MAX_CHOICES = 128
@@ -109,6 +110,8 @@ class ChatMessage(BaseModel):
 class ChatBody(_Sampling):
     """POST /v1/chat/completions."""
 
+    kind: ClassVar[Kind] = "chat"
+
     messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -138,6 +141,8 @@ class ChatBody(_Sampling):
 class CompletionBody(_Sampling):
     """POST /v1/completions."""
 
+    kind: ClassVar[Kind] = "completions"
+
     prompt: str | TokenIds | Prompts[str] | Prompts[TokenIds]
     max_tokens: Annotated[int, Field(ge=0)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
@@ -159,8 +164,36 @@ class CompletionBody(_Sampling):
         return self.logprobs is not None
 
 
-Body = ChatBody | CompletionBody
-BodyKind = type[ChatBody] | type[CompletionBody]
+class EmbeddingBody(_Body):
+    """POST /v1/embeddings."""
+
+    kind: ClassVar[Kind] = "embeddings"
+    # A request like the others, of which nothing is generated.
+    stream: ClassVar[None] = None
+    stream_options: ClassVar[None] = None
+    n: ClassVar[None] = None
+    min_tokens: ClassVar[None] = None
+    output_limit: ClassVar[int] = 0
+    wants_logprobs: ClassVar[bool] = False
+    prompt_field: ClassVar[str] = "input"
+
+    model: str
+    input: str | TokenIds | Prompts[str] | Prompts[TokenIds]
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+    user: str | None = None
+    # vLLM's extension.
+    add_special_tokens: bool | None = None
+
+    @property
+    def prompt(self) -> str | list[int] | list[str] | list[list[int]]:
+        """What is embedded."""
+        return self.input
+
+
+Generating = ChatBody | CompletionBody
+Body = Generating | EmbeddingBody
+BodyKind = type[ChatBody] | type[CompletionBody] | type[EmbeddingBody]
 
 
 class TokenizeBody(_Body):
@@ -210,6 +243,8 @@ def _exactness(error: ErrorDetails) -> tuple[bool, int]:
 
 def _check_together(body: Body) -> None:
     """What no field alone can tell."""
+    if isinstance(body, EmbeddingBody):
+        return
     if body.stream_options is not None and not body.stream:
         raise _conflict("stream_options", "needs 'stream': true")
     wanted = body.response_format

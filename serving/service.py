@@ -23,7 +23,7 @@ from autoscaler.snapshot import Tier
 from cluster.lengths.predictors import PREDICTORS
 from cluster.priority import RANK
 from serving.access import Caller, Door, Reserve
-from serving.admission import Fit, PoolFront, engine_body, fit
+from serving.admission import Fit, PoolFront, check_kind, engine_body, fit
 from serving.config import LimitsSection, LongInputSection
 from serving.degrade import headers, told, with_usage
 from serving.delivery import Admitted, Delivery, Stance
@@ -38,7 +38,7 @@ from serving.messages import DONE, Directive, EngineReply, EngineRequest, Gatewa
 from serving.metering import Meter
 from serving.metrics import GatewayMetrics
 from serving.offload import OffLoop
-from serving.requests import Body, BodyKind, ChatBody, parse_body
+from serving.requests import Body, BodyKind, EmbeddingBody, parse_body
 from serving.resumption import can_resume, with_ids
 from serving.transcript import Transcript
 
@@ -170,6 +170,7 @@ class Service:
         priority = caller.priority
         asked_front = self.front_of(body.model)
         caller.check_model(body.model)
+        check_kind(body, asked_front)
         journey.asked(body, model=body.model, pool=asked_front.pool)
         handled = await self._long_input.handle(
             body,
@@ -215,7 +216,7 @@ class Service:
             reserve.void(self._clock())
             raise self._stance.busy("The waiting line is full", code="queue_full")
         request = EngineRequest(
-            kind="chat" if isinstance(body, ChatBody) else "completions",
+            kind=body.kind,
             body=engine_body(
                 body,
                 granted=granted,
@@ -301,6 +302,8 @@ class Service:
     async def _light_fit(self, body: Body, *, size_bytes: int) -> Fit | None:
         """How the request would fit the lighter model, None if it cannot be moved there."""
         light = self._light
+        if isinstance(body, EmbeddingBody):
+            return None  # vectors of two models cannot be compared
         if light is None or self.tier < Tier.LIGHT_MODEL or light.dispatcher.ready == 0:
             return None
         try:

@@ -7,6 +7,10 @@ As in OpenTelemetry's conventions for HTTP and generative AI
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from serving.messages import Kind
+
 OPERATION = "gen_ai.operation.name"
 PROVIDER = "gen_ai.provider.name"
 REQUEST_MODEL = "gen_ai.request.model"
@@ -16,6 +20,12 @@ REQUEST_MAX_TOKENS = "gen_ai.request.max_tokens"
 INPUT_TOKENS = "gen_ai.usage.input_tokens"
 OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
 FIRST_CHUNK_S = "gen_ai.response.time_to_first_chunk"
+# Values of the first, by kind of request.
+OPERATIONS: Mapping[Kind, str] = {
+    "chat": "chat",
+    "completions": "text_completion",
+    "embeddings": "embeddings",
+}
 HTTP_METHOD = "http.request.method"
 HTTP_ROUTE = "http.route"
 HTTP_STATUS = "http.response.status_code"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from serving.errors import bad_request
-from serving.requests import Body, ChatBody, ChatMessage, CompletionBody
+from serving.requests import Body, ChatBody, ChatMessage, CompletionBody, EmbeddingBody
 
 # What `apply_chat_template` itself takes: a template may not be replaced or its output changed.
 _RESERVED = frozenset(
@@ -99,7 +99,9 @@ class PromptTokenizer:
             ) from error
         return self._ids(text, False)  # noqa: FBT003  the template has written what is special
 
-    def _encode_prompt(self, prompt: str | list[int], body: CompletionBody) -> list[int]:
+    def _encode_prompt(
+        self, prompt: str | list[int], body: CompletionBody | EmbeddingBody
+    ) -> list[int]:
         if isinstance(prompt, list):
             return prompt
         special = body.add_special_tokens is not False
@@ -125,7 +127,7 @@ def _slow_ids(tokenizer: Any) -> _Ids:
     return ids
 
 
-def _prompts(body: CompletionBody) -> Sequence[str | list[int]]:
+def _prompts(body: CompletionBody | EmbeddingBody) -> Sequence[str | list[int]]:
     prompt = body.prompt
     if isinstance(prompt, str):
         return [prompt]

@@ -56,6 +56,7 @@ class Engine:
         from ray.llm._internal.serve.core.configs.openai_api_models import (
             ChatCompletionRequest,
             CompletionRequest,
+            EmbeddingCompletionRequest,
         )
         from ray.llm._internal.serve.core.protocol import RawRequestInfo
 
@@ -65,8 +66,10 @@ class Engine:
         try:
             if request.kind == "chat":
                 replies = engine.chat(ChatCompletionRequest(**body), headers)
-            else:
+            elif request.kind == "completions":
                 replies = engine.completions(CompletionRequest(**body), headers)
+            else:
+                replies = engine.embeddings(EmbeddingCompletionRequest(**body), headers)
         except ValueError as error:  # pydantic's: a field only the engine knows the rules of
             yield EngineError(status=400, message=_first_problem(error), retryable=False)
             return

@@ -106,6 +106,7 @@ def _drafts(body: Body, words: Words) -> Sequence[Draft]:
     """One per prompt of the body."""
     if isinstance(body, ChatBody):
         return [ChatDraft.of(body, words)]
+    assert isinstance(body, CompletionBody)  # what is embedded is never cut
     prompts = body.prompt
     if isinstance(prompts, str):
         return [TextDraft.of(body, prompts, words)]

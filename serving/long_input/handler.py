@@ -20,7 +20,7 @@ from serving.long_input.store import Conversation, LocalStore, SegmentStore
 from serving.long_input.words import Words
 from serving.metrics import GatewayMetrics
 from serving.offload import OffLoop
-from serving.requests import DEFAULT_COMPLETION_TOKENS, Body, CompletionBody
+from serving.requests import DEFAULT_COMPLETION_TOKENS, Body, CompletionBody, EmbeddingBody
 
 
 class LongInput:
@@ -57,7 +57,7 @@ class LongInput:
         policy = choice.policy or self._settings.policy
         prompts = await self._off_loop.run(lambda: front.encode(body), size_bytes=size_bytes)
         came = Handled(body=body, prompts=prompts)
-        if self._budget(body, front) < 1:
+        if isinstance(body, EmbeddingBody) or self._budget(body, front) < 1:
             return came
         if policy == MEMORY and choice.conversation is not None:
             where = Conversation(owner, choice.conversation)

@@ -123,11 +123,31 @@ def whole(text: str) -> dict[str, Any]:
     }
 
 
+def vectors(request: EngineRequest) -> dict[str, Any]:
+    """Embeddings of each input: its place, and 1."""
+    asked = request.body["input"]
+    count = len(asked) if isinstance(asked, list) and not isinstance(asked[0], int) else 1
+    return {
+        "id": "embd-1",
+        "object": "list",
+        "created": 1,
+        "model": request.body["model"],
+        "data": [
+            {"index": place, "object": "embedding", "embedding": [float(place), 1.0]}
+            for place in range(count)
+        ],
+        "usage": {"prompt_tokens": 7, "total_tokens": 7},
+    }
+
+
 def answering(*words: str) -> Script:
-    """Replicas that answer with these words, one event each."""
+    """Replicas that answer with these words, one event each; or with vectors."""
 
     async def script(request: EngineRequest, replica_id: str) -> AsyncIterator[list[EngineReply]]:
         del replica_id
+        if request.kind == "embeddings":
+            yield [vectors(request)]
+            return
         if not request.stream:
             yield [whole(" ".join(words))]
             return
@@ -241,6 +261,7 @@ class Stage:
     long_input: LongInputSection = field(default_factory=LongInputSection)
     encode: Callable[[Body], list[list[int]]] = encode_words
     decode: Callable[[Sequence[int]], str] = decode_words
+    embedding: Sequence[str] = ()  # pools whose models make vectors
 
     def __post_init__(self) -> None:
         self.clock = Clock()
@@ -268,6 +289,7 @@ class Stage:
                     link=self.link,
                     encode=self.encode,
                     decode=self.decode,
+                    embeds=pool in self.embedding,
                 )
                 for pool, (name, context) in pools.items()
             ],

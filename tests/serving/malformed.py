@@ -48,6 +48,10 @@ BASES: dict[str, list[dict[str, Any]]] = {
         {"model": "big", "prompt": [[1, 2], [3]], "n": 2, "seed": 1, "logprobs": 0, "echo": True},
         {"model": "big", "prompt": ["one", "two"], "stream": True, "stop_token_ids": [1]},
     ],
+    "/v1/embeddings": [
+        {"model": "small", "input": "one two", "encoding_format": "base64"},
+        {"model": "small", "input": [[1, 2], [3]], "dimensions": 2, "user": "a"},
+    ],
     "/tokenize": [
         {"model": "big", "prompt": "one two"},
         {"messages": [{"role": "user", "content": "one"}], "add_special_tokens": False},

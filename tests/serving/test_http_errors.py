@@ -93,7 +93,7 @@ async def test_a_body_beyond_the_limit_is_not_read(declared: bool) -> None:
 
 async def test_unknown_urls_and_wrong_methods() -> None:
     async with Stage().client() as client:
-        for path in ("/v1/embeddings", "/", "/v1/chat/completions/"):
+        for path in ("/v1/rerank", "/", "/v1/chat/completions/"):
             assert problem(await client.post(path, json={}), 404)["code"] == "unknown_url"
         wrong = await client.get(CHAT)
         assert problem(wrong, 405)["code"] == "method_not_allowed"

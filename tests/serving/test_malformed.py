@@ -20,8 +20,14 @@ async def test_malformed_requests_are_4xx_and_cost_no_memory(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     tokenizer = PromptTokenizer.load(str(bundled_path("smollm2-135m-instruct")))
-    stage = Stage(main_context=2048, encode=tokenizer.encode, decode=tokenizer.decode)
-    stage.ready("a")
+    stage = Stage(
+        with_light=True,
+        embedding=("light",),
+        main_context=2048,
+        encode=tokenizer.encode,
+        decode=tokenizer.decode,
+    )
+    stage.ready("a", light=["b"])
     process, warm_bytes = psutil.Process(), 0
     statuses: Counter[int] = Counter()
     caplog.set_level(logging.WARNING)

@@ -9,7 +9,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedTokenizerFast
 
 from serving.errors import ApiError
-from serving.requests import Body, ChatBody, CompletionBody
+from serving.requests import Body, ChatBody, CompletionBody, EmbeddingBody
 from serving.tokens import PromptTokenizer
 
 # Role, content, arguments of tool calls one by one, tools; then the turn of the assistant.
@@ -80,6 +80,9 @@ def test_an_empty_prompt_is_refused(tokenizer: PromptTokenizer, prompt: object) 
     with pytest.raises(ApiError, match="empty prompt") as caught:
         lengths(tokenizer, text(prompt))
     assert (caught.value.status, caught.value.param) == (400, "prompt")
+    with pytest.raises(ApiError, match="empty prompt") as caught:
+        lengths(tokenizer, EmbeddingBody.model_validate({"model": "m", "input": prompt}))
+    assert (caught.value.status, caught.value.param) == (400, "input")
 
 
 def test_messages_the_template_refuses_are_the_callers_error(tokenizer: PromptTokenizer) -> None:
