@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -74,6 +75,16 @@ class LiveInstance:
 
     def pool(self, name: str) -> dict[str, Any]:
         return next(pool for pool in self.status()["pools"] if pool["pool"] == name)
+
+    def metric(self, name: str) -> float:
+        """The sum of a series of the gateway."""
+        text = httpx.get(f"{self.url}/metrics", timeout=30.0).text
+        return sum(
+            sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == name
+        )
 
     def progress(self) -> dict[str, Any]:
         data: dict[str, Any] = json.loads((self.home / "instance" / "progress.json").read_text())

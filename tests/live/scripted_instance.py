@@ -14,9 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
-from prometheus_client.parser import text_string_to_metric_families
-
 from serving.instance import INSTANCE_VARIABLE, Instance
 from tests.live import scripted_engine
 from tests.live.instance import REPOSITORY, LiveInstance, free_port, link_models, write_config
@@ -48,16 +45,6 @@ class ScriptedInstance(LiveInstance):
     def running(self) -> int:
         """Requests that living engines are at, this moment."""
         return scripted_engine.running(self.state.directory)
-
-    def metric(self, name: str) -> float:
-        """The sum of a series of the gateway."""
-        text = httpx.get(f"{self.url}/metrics", timeout=30.0).text
-        return sum(
-            sample.value
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-            if sample.name == name
-        )
 
     def replicas(self) -> list[int]:
         """Process ids of the replicas that report."""
