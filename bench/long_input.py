@@ -15,7 +15,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -123,16 +123,16 @@ class Bench:
             body = CompletionBody(model=HEAVY, prompt=text, add_special_tokens=False)
             return tokenizer.encode(body)[0]
 
-        def measure(body: Body) -> int:
-            return len(tokenizer.encode(body)[0])
+        def prompt(body: Body) -> list[int]:
+            return tokenizer.encode(body)[0]
 
         words = Words(encode, tokenizer.decode)
-        frame = Frame(words=words, measure=measure, segment_tokens=128, recall_tokens=1024)
+        frame = Frame(words=words, encode=prompt, segment_tokens=128, recall_tokens=1024)
         return cls(tokenizer, frame)
 
-    def cut(self, body: ChatBody, policy: str, *, tokens: int, budget: int) -> Body:
+    def cut(self, body: ChatBody, policy: str, *, prompt: Sequence[int], budget: int) -> Body:
         """What a policy leaves of a body."""
-        came = Handled(body=body, lengths=(tokens,))
+        came = Handled(body=body, prompts=[prompt])
         if policy == MEMORY:
             return with_memory(came, frame=self.frame, budget=budget)[0].body
         return cut_to_fit(came, policy=policy, frame=self.frame, budget=budget).body
@@ -151,10 +151,12 @@ def kept(bench: Bench, *, trials: int) -> list[dict[str, Any]]:
         for form, make in FORMS.items():
             for asked, question in needle.questions.items():
                 body = make(lines, question)
-                tokens = bench.frame.measure(body)
+                prompt = bench.frame.encode(body)
                 for policy in POLICIES:
                     for share in SHARES:
-                        made = bench.cut(body, policy, tokens=tokens, budget=int(share * tokens))
+                        made = bench.cut(
+                            body, policy, prompt=prompt, budget=int(share * len(prompt))
+                        )
                         case = (form, asked, policy, share)
                         found[case] = found.get(case, 0) + (needle.code in made.model_dump_json())
     return [
@@ -168,17 +170,17 @@ def times(bench: Bench, *, tokens_k: int, rounds: int) -> dict[str, float]:
     rng = random.Random(0)
     lines = sentences(rng, tokens_k * 70)
     body = conversation(lines, "What is the access code of the amber mill?")
-    tokens = bench.frame.measure(body)
-    works: dict[str, Callable[[], object]] = {"count": lambda: bench.frame.measure(body)}
+    prompt = bench.frame.encode(body)
+    works: dict[str, Callable[[], object]] = {"count": lambda: bench.frame.encode(body)}
     for name in POLICIES:
-        works[name] = partial(bench.cut, body, name, tokens=tokens, budget=tokens // 4)
+        works[name] = partial(bench.cut, body, name, prompt=prompt, budget=len(prompt) // 4)
     taken: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(rounds):  # in turn, so that a busy moment hits all alike
         for name, work in works.items():
             start = time.process_time()
             work()
             taken[name].append(time.process_time() - start)
-    return {name: 1e6 * min(seconds) / tokens for name, seconds in taken.items()}
+    return {name: 1e6 * min(seconds) / len(prompt) for name, seconds in taken.items()}
 
 
 def main() -> None:
