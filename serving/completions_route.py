@@ -58,9 +58,7 @@ class CompletionsRoute:
         exchange = _Exchange(self._service, self._kind, scope=scope, send=send)
         try:
             exchange.enter()  # before anything is read of who may not ask
-            raw = await read_body(
-                Request(scope, receive), limit=self._service.limits.max_body_bytes
-            )
+            raw = await read_body(Request(scope, receive), limits=self._service.limits)
             await _while_connected(receive, exchange.run(raw))
         except ClientDisconnect:
             pass

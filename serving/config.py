@@ -55,8 +55,9 @@ class LimitsSection(_Section):
     and above.
     `length_predictor`: who says how long answers will be (`cluster.lengths.predictors`).
     `*_delay_s`: how long a class lets a VIP pass. `vip_slots`: of a pool, kept free for VIPs.
-    `max_body_bytes`: the largest request body that is read. `silence_s`: longest gap between two
-    events of a stream; `answer_s`: longest time to a whole answer. Then the replica counts as hung.
+    `max_body_bytes`: the largest request body that is read, `body_s`: for how long. `silence_s`:
+    longest gap between two events of a stream; `answer_s`: longest time to a whole answer. Then
+    the replica counts as hung.
     """
 
     max_queued: int = Field(default=512, ge=1)
@@ -75,7 +76,8 @@ class LimitsSection(_Section):
     vip_slots: int = Field(default=2, ge=0)
     silence_s: float = Field(default=120.0, gt=0)
     answer_s: float = Field(default=900.0, gt=0)
-    max_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1)
+    body_s: float = Field(default=60.0, gt=0)
+    max_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1, le=128 * 1024 * 1024)
 
     @field_validator("length_predictor")
     @classmethod

@@ -171,6 +171,17 @@ def body_too_large(limit_bytes: int) -> ApiError:
     )
 
 
+def body_too_slow(limit_s: float) -> ApiError:
+    """408: the body did not come in time."""
+    return ApiError(
+        408,
+        f"The request body was not complete after {limit_s:g} s, the longest this service waits "
+        "for it (limits.body_s).",
+        type="invalid_request_error",
+        code="request_timeout",
+    )
+
+
 def too_busy(message: str, *, retry_after_s: float, code: str) -> ApiError:
     """429: come back later."""
     return ApiError(429, message, type="rate_limit_error", code=code, retry_after_s=retry_after_s)

@@ -1,19 +1,26 @@
-"""How much of a request's body is read? No more than the limit."""
+"""How much of a request's body is read, and for how long? No more than the limits."""
 
 from __future__ import annotations
 
+import asyncio
+
 from starlette.requests import Request
 
-from serving.errors import body_too_large
+from serving.config import LimitsSection
+from serving.errors import body_too_large, body_too_slow
 
 
-async def read_body(request: Request, *, limit: int) -> bytes:
-    """The body. Raises ApiError (413) beyond `limit` bytes, ClientDisconnect if the caller left."""
+async def read_body(request: Request, *, limits: LimitsSection) -> bytes:
+    """The body. Raises ApiError (408, 413), ClientDisconnect if the caller left."""
     chunks: list[bytes] = []
     size = 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > limit:
-            raise body_too_large(limit)
-        chunks.append(chunk)
+    try:
+        async with asyncio.timeout(limits.body_s):
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > limits.max_body_bytes:
+                    raise body_too_large(limits.max_body_bytes)
+                chunks.append(chunk)
+    except TimeoutError:
+        raise body_too_slow(limits.body_s) from None
     return b"".join(chunks)

@@ -92,7 +92,7 @@ _EMBEDDED = _object(
     ),
     usage=_USAGE,
 )
-_ASKING = (400, 401, 403, 404, 413)  # of whatever takes a body and a model
+_ASKING = (400, 401, 403, 404, 408, 413)  # of whatever takes a body and a model
 _ANSWERED = (*_ASKING, 429, 500, 503)  # of whatever a replica answers
 _STREAM = {
     "text/event-stream": {
@@ -272,6 +272,7 @@ _REFUSALS = {
     401: "No key of this service",
     403: "The key is not for this",
     404: "No such model",
+    408: "The body did not come in time",
     413: "The body is larger than this service reads",
     429: "Too much at this moment, or for this key",
     500: "The engine failed, or a bug of ours",

@@ -25,7 +25,7 @@ def add_tokenize_routes(app: FastAPI, service: Service) -> None:
     @app.post("/tokenize")
     async def tokenize(request: Request) -> dict[str, Any]:
         caller = service.door.caller(request.headers)
-        raw = await read_body(request, limit=service.limits.max_body_bytes)
+        raw = await read_body(request, limits=service.limits)
         body = await service.off_loop.run(lambda: validated(raw, TokenizeBody), size_bytes=len(raw))
         front = service.front_of(body.model or service.main_model)
         caller.check_model(front.model_name)
@@ -36,7 +36,7 @@ def add_tokenize_routes(app: FastAPI, service: Service) -> None:
     @app.post("/detokenize")
     async def detokenize(request: Request) -> dict[str, str]:
         caller = service.door.caller(request.headers)
-        raw = await read_body(request, limit=service.limits.max_body_bytes)
+        raw = await read_body(request, limits=service.limits)
         body = await service.off_loop.run(
             lambda: validated(raw, DetokenizeBody), size_bytes=len(raw)
         )

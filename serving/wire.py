@@ -118,6 +118,10 @@ class WireError(Exception):
     """The other side does not keep to this."""
 
 
+class FrameTooLargeError(Exception):
+    """A frame of one's own that the other side would not take."""
+
+
 def call_of(stream: int, request: EngineRequest) -> Call:
     """The frame of a request."""
     return Call(
@@ -198,9 +202,15 @@ class Connection(asyncio.Protocol):
         return self._transport is not None
 
     def send(self, frame: Frame) -> None:
-        """Send a frame, if there still is a connection."""
-        if self._transport is not None:
-            self._transport.write(encoded(frame))
+        """Send a frame, if there still is a connection. Raises FrameTooLargeError."""
+        if self._transport is None:
+            return
+        data = encoded(frame)
+        if len(data) - _LENGTH > MOST_BYTES:
+            raise FrameTooLargeError(
+                f"{len(data):,} bytes at once, and {MOST_BYTES:,} are the most"
+            )
+        self._transport.write(data)
 
     def close(self, why: str) -> None:
         """End the connection; `lost` hears why."""

@@ -238,7 +238,12 @@ class _Gateway:
             now = answer.waiting[: answer.credit]
             del answer.waiting[: len(now)]
             answer.credit -= len(now)
-            self.connection.send(wire.Replies(stream, wire.packed(now)))
+            try:
+                self.connection.send(wire.Replies(stream, wire.packed(now)))
+            except wire.FrameTooLargeError as error:
+                said = f"The answer is too large: {error}. Ask for less in one request."
+                refusal = EngineError(status=400, message=said, retryable=False)
+                self.connection.send(wire.Replies(stream, wire.packed([refusal])))
         if answer.over and not answer.waiting:
             self.connection.send(wire.End(stream))
             self.forget(stream)

@@ -347,3 +347,23 @@ def test_frames_are_read_however_they_are_cut(batches: list[Any], data: st.DataO
     assert [wire.unpacked(frame.replies) for frame in taken] == batches
     assert connection.heard == len(batches)
     assert not connection._buffer
+
+
+async def test_an_answer_no_frame_holds_is_refused_and_hurts_nobody_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    large, small = Engine("x" * 5000), Engine("small")
+
+    async def generate(asked: EngineRequest) -> AsyncIterator[EngineReply]:
+        engine = large if asked.body.get("large") else small
+        async for reply in engine.generate(asked):
+            yield reply
+
+    async with pair(generate) as (_, link):
+        assert await said(link) == ["small", "[DONE]"]
+        monkeypatch.setattr(wire, "MOST_BYTES", 2000)
+        refusal, *_ = await said(link, request(large=True))
+        assert isinstance(refusal, EngineError)
+        assert (refusal.status, refusal.retryable) == (400, False)
+        assert "Ask for less" in refusal.message
+        assert await said(link) == ["small", "[DONE]"]

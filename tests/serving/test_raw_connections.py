@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from serving.config import LimitsSection
 from serving.entry import HttpEntry
 from tests.live.instance import free_port
 from tests.serving.fakes import Stage, chat
@@ -71,6 +72,9 @@ BROKEN = [
 ]
 
 
+BODY_S = 0.3
+
+
 @dataclass
 class Port:
     stage: Stage
@@ -96,7 +100,7 @@ class Port:
 @pytest.fixture
 async def port(caplog: pytest.LogCaptureFixture) -> AsyncIterator[Port]:
     caplog.set_level(logging.ERROR)
-    stage = Stage()
+    stage = Stage(limits=LimitsSection(body_s=BODY_S))
     stage.ready("a")
     entry = await HttpEntry.open(
         stage.app(application="x"),
@@ -131,3 +135,12 @@ async def test_a_body_in_many_chunks_is_one_body(port: Port) -> None:
     pieces = [chunk(BODY[place : place + 7]) for place in range(0, len(BODY), 7)]
     answer = await port.say(chunked(PATHS[0], *pieces, b"0\r\n\r\n"), then_leave=False)
     assert b" 200 " in answer.split(b"\r\n")[0]
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_body_that_does_not_come_is_not_waited_for_for_ever(
+    port: Port, path: bytes
+) -> None:
+    answer = await port.say(sized(path, len(BODY), BODY[:5]), then_leave=False)
+    assert b" 408 " in answer.split(b"\r\n")[0]
+    assert b"limits.body_s" in answer
