@@ -5,22 +5,23 @@ left of the limits; its events are told in the words of the stream that broke (s
 model), so that the caller notices a pause and nothing else. Greedy answers are those of an
 undisturbed run.
 
-What hangs on text or state inside the engine cannot be taken up in its middle: several answers, log
-probabilities, stop strings, tools, and output held to a grammar. Such streams end with an error.
+What hangs on state inside the engine cannot be taken up in its middle: several answers, log
+probabilities, tools, and output held to a grammar. With stop strings a sampled answer can be taken
+up only if its text ends with a token. Such streams end with an error.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from serving.messages import DONE, EngineReply, EngineRequest
 from serving.requests import CompletionBody
-from serving.transcript import Transcript
+from serving.transcript import TextTranscript, Transcript
 
 _CANNOT = (
-    "stop",
     "tools",
     "response_format",
     "structured_outputs",
@@ -52,6 +53,12 @@ def can_resume(request: EngineRequest) -> bool:
     )
 
 
+def transcript_of(request: EngineRequest, decode: Callable[[Sequence[int]], str]) -> Transcript:
+    """Where the stream that answers this is noted."""
+    kind = TextTranscript if request.body.get("stop") else Transcript
+    return kind(decode)
+
+
 def with_ids(request: EngineRequest) -> EngineRequest:
     """The request, its token ids asked for."""
     return replace(request, body={**request.body, "return_token_ids": True})
@@ -72,11 +79,13 @@ class Resumption:
 
     @classmethod
     def of(cls, request: EngineRequest, said: Transcript, *, max_context: int) -> Resumption | None:
-        """How `request` goes on after what was said; None if the engine never told its ids."""
+        """How `request` goes on after what was said; None if it cannot."""
         if not said.prompt:
             return None
-        if not said.ended:
-            said.break_off()
+        if not said.ended and not said.break_off():
+            return None
+        if said.ahead and request.body.get("temperature") != 0:
+            return None  # the next replica need not say again what the caller has of its token
         tokens = said.tokens
         prompt = said.prompt + tokens
         limit = request.body.get("max_completion_tokens") or request.body.get("max_tokens")

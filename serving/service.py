@@ -39,8 +39,7 @@ from serving.metering import Meter
 from serving.metrics import GatewayMetrics
 from serving.offload import OffLoop
 from serving.requests import Body, BodyKind, EmbeddingBody, parse_body
-from serving.resumption import can_resume, with_ids
-from serving.transcript import Transcript
+from serving.resumption import can_resume, transcript_of, with_ids
 
 
 class Service:
@@ -231,7 +230,7 @@ class Service:
         noted = self.limits.resumes > 0 and not parsed and can_resume(request)
         metered = caller.key is not None or not noted  # else the transcript counts
         meter = _meter(body, prompt=asked.prompt_tokens) if metered else None
-        transcript = Transcript(front.decode) if noted else None
+        transcript = transcript_of(request, front.decode) if noted else None
         journey.granted(
             Grant(
                 pool=front.pool,

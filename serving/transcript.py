@@ -45,13 +45,20 @@ class Transcript:
         """Take note of replies; what is for the caller of them."""
         return [told for reply in replies if (told := self._hear(reply)) is not None]
 
-    def break_off(self) -> None:
+    def break_off(self) -> bool:
         """The stream broke: tokens whose text never came are forgotten.
 
-        Those are the first bytes of a character whose others were still to come.
+        Those are the first bytes of a character whose others were still to come. Returns whether
+        what is left can be gone on from.
         """
         while self.tokens and self._decode(self.tokens[-_LOOK_BACK:]).endswith(_PARTIAL):
             self.tokens.pop()
+        return True
+
+    @property
+    def ahead(self) -> bool:
+        """Whether the caller has text of the token that comes next."""
+        return False
 
     def _hear(self, reply: EngineReply) -> EngineReply | None:
         if not isinstance(reply, str) or reply == DONE:
@@ -67,6 +74,56 @@ class Transcript:
         if self._first is None:
             self._first = reply
         return None if all(part in reply for part in _SILENT) else reply
+
+
+class TextTranscript(Transcript):
+    """Of a stream whose engine holds text back, in case a stop string follows.
+
+    Such an engine has told the ids of tokens whose text it has not sent. After a break those are
+    generated anew; as text ends anywhere inside a token, so may the first characters of the next
+    one, which the caller has: they are cut out of what the next replica says.
+
+    Invariants: `_said` is the text of `tokens` as far as an engine has sent it; the caller has
+    `_sent` characters, never fewer.
+    """
+
+    def begin(self) -> None:
+        """See `Transcript.begin`."""
+        super().begin()
+        self._said = ""
+        self._sent = 0
+
+    def break_off(self) -> bool:
+        """See `Transcript.break_off`; not, where text is not what the ids decode to."""
+        super().break_off()
+        text = self._decode(self.tokens)
+        if not text.startswith(self._said):
+            return False
+        while len(text) > len(self._said):
+            self.tokens.pop()
+            text = self._decode(self.tokens)
+        self._said = text
+        return True
+
+    @property
+    def ahead(self) -> bool:
+        """See `Transcript.ahead`."""
+        return self._sent > len(self._said)
+
+    def _hear(self, reply: EngineReply) -> EngineReply | None:
+        told = super()._hear(reply)
+        if not isinstance(told, str) or told == DONE:
+            return told
+        event = json.loads(told)
+        for choice in event["choices"]:
+            holder, name = (choice, "text") if "text" in choice else (choice["delta"], "content")
+            before, piece = len(self._said), holder.get(name) or ""
+            self._said += piece
+            if self._sent > before:
+                holder[name] = self._said[self._sent :]
+                told = json.dumps(event, separators=(",", ":"))
+        self._sent = max(self._sent, len(self._said))
+        return told
 
 
 _LOOK_BACK = 16  # tokens: more than any character is spread over
