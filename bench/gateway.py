@@ -15,6 +15,7 @@ import json
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -41,6 +42,7 @@ def compare(gateways: Mapping[str, Gateway], *, plan: dict[str, Load], directory
     """Start, measure and stop each."""
     readings: dict[str, Readings] = {}
     missing: dict[str, str] = {}
+    begun_s = time.monotonic()
     engine = Target(port=free_port(), model=HEAVY)
     with running(
         module(
@@ -54,7 +56,7 @@ def compare(gateways: Mapping[str, Gateway], *, plan: dict[str, Load], directory
         engines = frozenset(child.pid for child in psutil.Process().children())
         place = Place(directory=directory, engine_port=engine.port)
         for name, gateway in gateways.items():
-            print(f"measuring {name}", file=sys.stderr, flush=True)
+            print(f"{time.monotonic() - begun_s:4.0f} s {name}", file=sys.stderr, flush=True)
             try:
                 with gateway(place) as target:
                     for load, reading in measure(target, plan, excepted=engines):

@@ -75,8 +75,8 @@ Readings = dict[str, Reading]
 
 def loads(*, quick: bool) -> dict[str, Load]:
     """By name: one caller or `WIDTH`, events or whole answers, at once or paced."""
-    span_s = 1.2 if quick else 4.0
-    warm_s = 0.3 if quick else 1.0
+    span_s = 1.2 if quick else 3.0
+    warm_s = 0.3 if quick else 0.7
 
     def load(width: int, *, stream: bool, pace_ms: int) -> Load:
         spread_s = 1e-3 * pace_ms * TOKENS

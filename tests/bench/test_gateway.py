@@ -14,6 +14,7 @@ from bench.gateway_parts.answers import CHAT, TOKENS, WORD, question
 from bench.gateway_parts.fake_engine import Answers, Site, response, serve
 from bench.gateway_parts.load import Count, Tally, Target, percentile, press
 from bench.gateway_parts.measure import Reading, loads
+from bench.gateway_parts.profile import Profile
 from bench.gateway_parts.table import ENGINE, OURS, Results
 from serving.messages import DONE, EngineRequest
 from serving.resumption import with_ids
@@ -180,3 +181,18 @@ def test_the_bare_engine_is_always_measured_and_a_wrong_name_is_refused():
     assert list(gateway.chosen("litellm")) == [ENGINE, "litellm"]
     with pytest.raises(ValueError, match="unknown: lightllm; there are engine, shardwise"):
         gateway.chosen("lightllm")
+
+
+def test_a_profile_holds_the_shares_of_the_event_loop_alone():
+    loop = "Thread.run (threading.py:982);_run_user_code_event_loop (ray/replica.py:3746)"
+    profile = Profile.of(
+        [
+            f"{loop};admit (serving/service.py:7);encode (/a/serving/tokens.py:58) 3",
+            f"{loop};admit (serving/service.py:9) 1",
+            "main_loop (ray/worker.py:1069) 96",
+        ]
+    )
+    assert profile.samples == 4
+    assert profile.under["admit (serving/service.py)"] == 4
+    assert profile.inside["encode (serving/tokens.py)"] == 3
+    assert " 75.0 %  encode (serving/tokens.py)" in profile.text()
