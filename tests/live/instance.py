@@ -7,6 +7,8 @@ import os
 import socket
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,16 @@ FAST_STEERING = {
     "wait_limit_s": 20.0,
     "light_release_s": 5.0,
 }
+
+
+def until(condition: Callable[[], bool], *, limit_s: float, what: str) -> float:
+    """Wait for a condition; returns the seconds it took."""
+    started_s = time.monotonic()
+    while time.monotonic() - started_s < limit_s:
+        if condition():
+            return time.monotonic() - started_s
+        time.sleep(0.1)
+    raise AssertionError(f"not within {limit_s} s: {what}")
 
 
 def free_port() -> int:

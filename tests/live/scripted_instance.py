@@ -8,30 +8,26 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from serving.instance import INSTANCE_VARIABLE, Instance
 from tests.live import scripted_engine
-from tests.live.instance import REPOSITORY, LiveInstance, free_port, link_models, write_config
+from tests.live.instance import (
+    REPOSITORY,
+    LiveInstance,
+    free_port,
+    link_models,
+    until,
+    write_config,
+)
 
 MODEL = "smollm2-135m-instruct"
 REPLICAS = 3
 SLOTS = 70  # of a replica
 _HEAD = "from tests.live.scripted_replica import run_head; run_head()"
-
-
-def until(condition: Callable[[], bool], *, limit_s: float, what: str) -> float:
-    """Wait for a condition; returns the seconds it took."""
-    started_s = time.monotonic()
-    while time.monotonic() - started_s < limit_s:
-        if condition():
-            return time.monotonic() - started_s
-        time.sleep(0.02)
-    raise AssertionError(f"not within {limit_s} s: {what}")
 
 
 @dataclass(frozen=True)

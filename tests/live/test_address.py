@@ -13,8 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.live.instance import LiveInstance, free_port, link_models, write_config
-from tests.live.scripted_instance import until
+from tests.live.instance import LiveInstance, free_port, link_models, until, write_config
 from tests.serving.otlp import Collector, collecting
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]

@@ -17,6 +17,7 @@ from functools import partial
 import httpx
 import pytest
 
+from tests.live.instance import until
 from tests.live.scripted_engine import Pace, said, text
 from tests.live.scripted_instance import (
     MODEL,
@@ -24,7 +25,6 @@ from tests.live.scripted_instance import (
     SLOTS,
     ScriptedInstance,
     scripted_instance,
-    until,
 )
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]

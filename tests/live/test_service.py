@@ -9,7 +9,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +18,13 @@ import psutil
 import pytest
 
 from serving.instance import Instance
-from tests.live.instance import LiveInstance
+from tests.live.instance import LiveInstance, until
 from tests.live.load import Load, Outcome
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 MODEL = "smollm2-135m-instruct"
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
-
-
-def until(condition: Callable[[], bool], *, limit_s: float, what: str) -> float:
-    """Wait for a condition; returns the seconds it took."""
-    started_s = time.monotonic()
-    while time.monotonic() - started_s < limit_s:
-        if condition():
-            return time.monotonic() - started_s
-        time.sleep(0.5)
-    raise AssertionError(f"not within {limit_s} s: {what}")
 
 
 def ask(live: LiveInstance, **changes: object) -> httpx.Response:
