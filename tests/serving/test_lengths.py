@@ -36,6 +36,8 @@ CHAT = "/v1/chat/completions"
 PROMPT = 3  # words of `chat`
 USUAL = 10  # of the stage
 
+JSON = {"type": "json_object"}  # such a stream is not taken up, so its ids are not asked for
+
 
 def using(output: int, prompt: int = PROMPT) -> Script:
     """A replica whose answers have so many tokens, and say so as vLLM does."""
@@ -89,9 +91,9 @@ async def test_the_gateway_learns_from_what_answers_have_had(stream: bool) -> No
 async def test_a_stream_that_cannot_be_taken_up_is_counted_by_its_events() -> None:
     on = stage("learned", using(40))
     for _ in range(60):
-        await asked(on, stream=True, stop="x")
+        await asked(on, stream=True, response_format=JSON)
     assert "return_token_ids" not in on.link.calls[-1][1].body
-    assert await asked(on, stream=True, stop="x") == pytest.approx(load(40), rel=0.05)
+    assert await asked(on, stream=True, response_format=JSON) == pytest.approx(load(40), rel=0.05)
 
 
 async def test_several_answers_are_predicted_one_by_one() -> None:
@@ -145,7 +147,7 @@ async def test_a_cancelled_answer_teaches_nothing() -> None:
 async def test_a_broken_answer_teaches_nothing() -> None:
     on = stage("learned", lost_after("one"))
     async with on.client() as client:
-        broken = await client.post(CHAT, json=chat(stream=True, stop="x"))
+        broken = await client.post(CHAT, json=chat(stream=True, response_format=JSON))
     assert "error" in broken.text
     on.clock.now_s += 1.0
     on.ready("a")
@@ -156,7 +158,7 @@ async def test_a_broken_answer_teaches_nothing() -> None:
 async def test_callers_see_what_they_saw_before() -> None:
     on = stage("learned", using(2))
     async with on.client() as client:
-        stream = await client.post(CHAT, json=chat(stream=True, stop="x"))
+        stream = await client.post(CHAT, json=chat(stream=True, response_format=JSON))
     assert "stream_options" not in on.link.calls[-1][1].body
     assert events(stream.text) == [chunk("hi"), chunk("hi"), "[DONE]"]
     assert all("usage" not in json.loads(event) for event in events(stream.text)[:-1])
