@@ -20,7 +20,7 @@ from autoscaler.params import ControllerParams, Mode
 from autoscaler.snapshot import Action, ClusterSnapshot, Decision, Tier
 from cluster.errors import UnavailableError
 from serving.messages import Directive, GatewayReport, ReplicaReport
-from serving.observe import FORGET_AFTER_S, Heard, snapshot
+from serving.observe import FORGET_AFTER_S, Heard, in_public, snapshot
 from serving.scaler import ServeScaler
 
 RECENT_DECISIONS = 20
@@ -93,7 +93,7 @@ class ControllerActor:
             "trouble": self._trouble,
             "pools": [self._pool_status(pool.pool) for pool in self._params.pools],
             "replicas": [asdict(r) for r in self._heard.replicas.values()],
-            "gateways": [asdict(g) for g in self._heard.gateways.values()],
+            "gateways": [in_public(gateway) for gateway in self._heard.gateways.values()],
             "decisions": [
                 {"time_s": time_s, **asdict(decision)} for time_s, decision in self._recent
             ],

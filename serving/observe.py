@@ -64,6 +64,12 @@ class Heard:
         return {name: g.charged for name, g in self.gateways.items() if name != gateway_id}
 
 
+def in_public(gateway: GatewayReport) -> dict[str, str | int]:
+    """A gateway as anyone may see it: what keys there are, and what they use, is left out."""
+    requests = sum(count for count, _ in gateway.in_flight.values())
+    return {"id": gateway.gateway_id, "address": gateway.address, "requests": requests}
+
+
 def snapshot(heard: Heard, *, pools: Iterable[str], now_s: float) -> ClusterSnapshot:
     """What the controller may decide on. A pool Serve has not reported is left out: unknown."""
     pools = tuple(pools)

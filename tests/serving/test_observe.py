@@ -1,5 +1,7 @@
+from dataclasses import replace
+
 from serving.messages import GatewayReport, PoolLoad
-from serving.observe import FORGET_AFTER_S, Heard, snapshot
+from serving.observe import FORGET_AFTER_S, Heard, in_public, snapshot
 from serving.scaler import DeploymentState
 from tests.serving.fakes import report
 
@@ -92,3 +94,9 @@ def test_while_serve_is_silent_all_that_report_are_offered() -> None:
     heard = Heard(deployments={"main": routed("a")}, deployments_s=100)
     heard.replicas = {"b": report("b", sent_s=150)}
     assert [r.replica_id for r in heard.answering(150) or ()] == ["b"]
+
+
+def test_no_key_is_told_in_public() -> None:
+    told = replace(gateway("g", sent_s=1), in_flight={"a": (2, 9.0), "b": (1, 3.0)})
+    told = replace(told, charged={"team": (3.0, 500.0)})
+    assert in_public(told) == {"id": "g", "address": "h:1", "requests": 3}
