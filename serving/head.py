@@ -40,6 +40,7 @@ from serving.tracing import variables
 
 APP = "shardwise"
 NAMESPACE = "shardwise"
+_STATUS_S = 5.0
 _REPOSITORY = Path(__file__).resolve().parent.parent
 
 logger = logging.getLogger("shardwise.head")
@@ -207,7 +208,10 @@ class Head:
         while True:
             self._tell("waiting for a gateway")
             controller = ray.get_actor(app.CONTROLLER, namespace=NAMESPACE)
-            gateways = ray.get(controller.status.remote())["gateways"]
+            try:
+                gateways = ray.get(controller.status.remote(), timeout=_STATUS_S)["gateways"]
+            except ray.exceptions.RayError:  # it is restarted, or slow: asked again
+                gateways = []
             if gateways:
                 return str(gateways[0]["address"]).rpartition(":")[0]
             time.sleep(0.25)
