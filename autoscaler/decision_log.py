@@ -4,7 +4,7 @@ One JSON object per line. A header carries all parameters and starts a run with 
 restarted controller appends a new header to the same file); every tick line carries the snapshot
 the controller saw, what it decided and the tier it was in. No I/O here: lines in, lines out.
 
-    {"kind": "header", "version": 1, "params": {...}}
+    {"kind": "header", "version": 2, "params": {...}}
     {"kind": "tick", "snapshot": {...}, "decisions": [...], "tier": 0}
 
 Invariants: `parse_line(dump(record)) == record` for finite values; a number that is not finite is
@@ -29,11 +29,12 @@ from autoscaler.snapshot import (
     LoadObservation,
     PoolObservation,
     ReplicaObservation,
+    StartingReplica,
     Tier,
 )
 from cluster.errors import ConfigError
 
-LOG_VERSION = 1
+LOG_VERSION = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +147,7 @@ def _decision_to_json(decision: Decision) -> dict[str, Json]:
         "value": decision.value,
         "reason": decision.reason,
         "numbers": dict(decision.numbers),
+        "subject": decision.subject,
     }
 
 
@@ -176,6 +178,7 @@ def _decision(reader: Reader) -> Decision:
         value=reader.integer("value"),
         reason=reader.text("reason"),
         numbers=reader.named_numbers("numbers"),
+        subject=reader.text("subject"),
     )
     reader.done()
     return decision
@@ -199,6 +202,9 @@ def _pool(reader: Reader) -> PoolObservation:
         ready=reader.integer("ready"),
         pending=reader.integer("pending"),
         replicas=tuple(_replica(child) for child in reader.children("replicas")),
+        starting=tuple(_starting(child) for child in reader.children("starting")),
+        unmet=reader.text("unmet"),
+        start_failure=reader.text("start_failure"),
     )
     reader.done()
     return pool
@@ -211,9 +217,23 @@ def _replica(reader: Reader) -> ReplicaObservation:
         running=reader.integer("running"),
         waiting=reader.integer("waiting"),
         kv_usage=reader.number_or_nan("kv_usage"),
+        steps=reader.integer("steps"),
+        owed_s=reader.number_or_nan("owed_s"),
+        in_flight=reader.integer("in_flight"),
+        host_bytes=reader.number_or_nan("host_bytes"),
+        device_bytes=reader.number_or_nan("device_bytes"),
+        device_fault=reader.text("device_fault"),
     )
     reader.done()
     return replica
+
+
+def _starting(reader: Reader) -> StartingReplica:
+    starting = StartingReplica(
+        replica_id=reader.text("replica_id"), since_s=reader.number_or_nan("since_s")
+    )
+    reader.done()
+    return starting
 
 
 def _load(reader: Reader) -> LoadObservation:

@@ -7,6 +7,7 @@ the time it was made, so that stale means unknown and never zero. Tokens are *pr
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
@@ -25,13 +26,27 @@ class Tier(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaObservation:
-    """One engine replica, as it last reported. `observed_s` is the report's time."""
+    """One engine replica, as it last reported. `observed_s` is the report's time.
+
+    `running`, `waiting`: sequences in the engine's batch, and accepted but not started.
+    `kv_usage`: fraction of KV blocks in use. `steps`: of the engine since its start; they advance
+    while it works. `owed_s`: how long the gateways have waited for any token of it, be it of a
+    request or of a canary; 0 while nothing is owed. `in_flight`: requests gateways have on it.
+    `host_bytes`, `device_bytes`: memory of all its processes, NaN where nobody has looked.
+    `device_fault`: what its node says is wrong with one of its devices, empty if nothing.
+    """
 
     replica_id: str
     observed_s: float
-    running: int  # sequences in the engine's batch
-    waiting: int  # sequences the engine has accepted and not started
-    kv_usage: float  # fraction of KV blocks in use
+    running: int
+    waiting: int
+    kv_usage: float
+    steps: int = 0
+    owed_s: float = 0.0
+    in_flight: int = 0
+    host_bytes: float = math.nan
+    device_bytes: float = math.nan
+    device_fault: str = ""
 
 
 def observed(report: Report) -> ReplicaObservation:
@@ -46,11 +61,21 @@ def observed(report: Report) -> ReplicaObservation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StartingReplica:
+    """A replica that Serve starts and that does not answer yet. `since_s`: when it was begun."""
+
+    replica_id: str
+    since_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class PoolObservation:
     """One pool.
 
     `target` is what Serve was last asked for and acknowledged, `ready` what answers, `pending`
-    what has been asked for and does not answer yet.
+    what has been asked for and does not answer yet. `starting`: those of them that Serve has
+    begun. `unmet`: the placement that no node can give them, in words; empty if there is none.
+    `start_failure`: why the last start failed, in words; empty if none did.
     """
 
     pool: str
@@ -59,6 +84,9 @@ class PoolObservation:
     ready: int
     pending: int
     replicas: tuple[ReplicaObservation, ...] = ()
+    starting: tuple[StartingReplica, ...] = ()
+    unmet: str = ""
+    start_failure: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +122,8 @@ class Action(StrEnum):
     SCALE = "scale"
     TIER = "tier"
     HOLD = "hold"
+    RESTART = "restart"
+    RETIRE = "retire"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +132,8 @@ class Decision:
 
     SCALE: `pool` gets `value` replicas. TIER: the service enters tier `value`. HOLD: nothing is
     changed although something would be, and `reason` says why (stale data, cooldown, bound…).
+    RESTART: the replica `subject` is ended at once, and Serve starts another. RETIRE: the replica
+    `subject` gets no new requests, until it is empty and restarted.
     `numbers` are the quantities the reason speaks of, by name, in seconds, tokens, fractions.
     """
 
@@ -110,3 +142,4 @@ class Decision:
     value: int
     reason: str
     numbers: tuple[tuple[str, float], ...] = field(default=())
+    subject: str = ""

@@ -28,7 +28,8 @@ from cluster.sim.failures import Failure
 from cluster.sim.from_plan import max_context, pool_setups
 from cluster.sim.measured_times import MeasuredTimes
 from cluster.sim.setup import GatewayRules, PoolSetup, Setup
-from serving.config import LimitsSection, ServeConfig, controller_params
+from serving.config import LimitsSection, ServeConfig
+from serving.steering_config import controller_params
 
 Steering = partial[Steered]
 
@@ -221,7 +222,7 @@ def _rules(question: Question, limits: LimitsSection, *, expected: int) -> Gatew
 def _params(
     plan: Plan, bounds: Bounds, *, config: ServeConfig, pools: Sequence[PoolSetup]
 ) -> ControllerParams:
-    params = controller_params(plan, config)
+    params = controller_params(plan, config.steering)
     main = params.main
     minimum = main.minimum if bounds.minimum is None else bounds.minimum
     maximum = main.maximum if bounds.maximum is None else bounds.maximum

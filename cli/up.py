@@ -23,10 +23,11 @@ from cluster.errors import InputError, ShardwiseError, UnavailableError
 from cluster.model.plan import Plan, load_plan
 from cluster.ray_backend.inventory import local_cluster
 from rl_search.pool_checks import DIMS_NOT_SERVED
-from serving.config import ServeConfig, controller_params, load_serve_config
+from serving.config import ServeConfig, load_serve_config
 from serving.instance import INSTANCE_VARIABLE, Instance, Progress
 from serving.keys import load_keys
 from serving.sources import resolve_sources
+from serving.steering_config import controller_params
 
 _POLL_S = 0.25
 # What keeps a local cluster off every other interface: Ray's switch, whose name is older than this
@@ -52,7 +53,8 @@ def command(
     """Serve the plan."""
     loaded = load_plan(plan)
     settings = load_serve_config(config)
-    controller_params(loaded, settings)  # numbers that cannot work are said now, not in a minute
+    # Numbers that cannot work are said now, not in a minute.
+    controller_params(loaded, settings.steering)
     if settings.access.keys_file is not None and address is None:
         load_keys(settings.access.keys_file)  # elsewhere it is on the gateways' nodes
     sources = resolve_sources(loaded)

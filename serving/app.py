@@ -18,11 +18,12 @@ from ray import serve
 from cluster.model.plan import Plan, PoolSection
 from cluster.ray_backend.bundles import PlacementBundles, replica_bundles
 from cluster.ray_backend.capacity import PoolNeed
-from serving.config import ServeConfig, WarmupSection, controller_params
+from serving.config import ServeConfig, WarmupSection
 from serving.controller_actor import ControllerActor, ControllerSpec
 from serving.engine.replica import EngineReplica
 from serving.gateway import Gateway, GatewaySpec
 from serving.messages import EngineSpec, Warmup
+from serving.steering_config import controller_params
 
 CONTROLLER = "shardwise-controller"
 # No limit in practice: the gateway's line is what holds requests back, not Serve.
@@ -50,7 +51,7 @@ class Deployment:
 def start_controller(deployment: Deployment) -> Any:
     """Start the controller actor; it outlives the process that deploys."""
     spec = ControllerSpec(
-        params=controller_params(deployment.plan, deployment.config),
+        params=controller_params(deployment.plan, deployment.config.steering),
         deployments={pool.name: pool.name for pool in deployment.plan.pools},
         dashboard_url=deployment.dashboard_url,
         app=deployment.app,

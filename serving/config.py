@@ -10,29 +10,16 @@ from pathlib import Path
 from typing import Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator
 
-from autoscaler.params import (
-    ControllerParams,
-    ForecastParams,
-    Mode,
-    PoolParams,
-    ScalingParams,
-    TierParams,
-)
 from cluster.errors import ConfigError
 from cluster.lengths.predictors import PREDICTORS
-from cluster.model.plan import Plan, PoolSection
-from cluster.pool_capacity import in_flight_tokens, request_tokens
-from cluster.pool_ledger import ARRIVAL_WINDOW_S
+from serving.config_section import Section
 from serving.long_input.policies import CHOICES, REJECT
+from serving.steering_config import SteeringSection
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class HttpSection(_Section):
+class HttpSection(Section):
     """Where the gateways listen, and how many there are.
 
     Those on one node share the port. One is busy with one core; a second needs another.
@@ -43,7 +30,7 @@ class HttpSection(_Section):
     gateways: int = Field(default=1, ge=1)
 
 
-class LimitsSection(_Section):
+class LimitsSection(Section):
     """What the gateway accepts.
 
     `queue_wait_s`: how long a request may wait in line before it is refused. `attempts`: replicas
@@ -87,7 +74,7 @@ class LimitsSection(_Section):
         return name
 
 
-class AccessSection(_Section):
+class AccessSection(Section):
     """Who may ask. `keys_file`: absolute, read by the gateways on their nodes; None: anyone."""
 
     keys_file: Path | None = None
@@ -100,7 +87,7 @@ class AccessSection(_Section):
         return path
 
 
-class WarmupSection(_Section):
+class WarmupSection(Section):
     """Beginnings of prompts that a new replica computes before it takes requests.
 
     `system_prompts`: of chats; `prompts`: of completions.
@@ -110,7 +97,7 @@ class WarmupSection(_Section):
     prompts: tuple[str, ...] = ()
 
 
-class LogsSection(_Section):
+class LogsSection(Section):
     """What is written of requests that have ended.
 
     `access`: where, one line each: `ray` (beside the gateway's own log in Ray's directory),
@@ -129,7 +116,7 @@ class LogsSection(_Section):
         return access
 
 
-class LongInputSection(_Section):
+class LongInputSection(Section):
     """What is done with prompts that do not fit; tokens.
 
     `policy`: unless a request names one. `limit_tokens`: the longest prompt there may be, None:
@@ -158,28 +145,7 @@ class LongInputSection(_Section):
         return policy
 
 
-class SteeringSection(_Section):
-    """How the controller steers; see docs/policies.md for every number.
-
-    `cold_start_s`: from asking for a replica to its first answer, as measured on this hardware.
-    """
-
-    mode: Literal["active", "advisory"] = "active"
-    tick_s: float = Field(default=1.0, gt=0)
-    cold_start_s: float = Field(default=60.0, ge=0)
-    target_utilisation: float = 0.8
-    down_utilisation: float = 0.6
-    up_delay_s: float = 4.0
-    down_delay_s: float = 60.0
-    to_zero_delay_s: float = 600.0
-    tier_enter_s: float = 5.0
-    tier_leave_s: float = 20.0
-    tier_probe_s: float = 120.0
-    wait_limit_s: float = 10.0
-    light_release_s: float = 120.0
-
-
-class ServeConfig(_Section):
+class ServeConfig(Section):
     """The whole file."""
 
     http: HttpSection = HttpSection()
@@ -220,49 +186,3 @@ def load_serve_config(path: Path | None) -> ServeConfig:
             problem=f"{first['msg']} ({error.error_count()} problem(s) in all).",
             fix="docs/operations.md lists every field.",
         ) from error
-
-
-def controller_params(plan: Plan, config: ServeConfig) -> ControllerParams:
-    """Steering parameters of a plan: bounds and capacities from the pools, the rest as set."""
-    steering = config.steering
-    return ControllerParams(
-        pools=tuple(_pool_params(pool, plan=plan, config=config) for pool in plan.pools),
-        forecast=ForecastParams(),
-        scaling=ScalingParams(
-            target_utilisation=steering.target_utilisation,
-            down_utilisation=steering.down_utilisation,
-            up_delay_s=steering.up_delay_s,
-            down_delay_s=steering.down_delay_s,
-            to_zero_delay_s=steering.to_zero_delay_s,
-        ),
-        tiers=TierParams(
-            enter_s=steering.tier_enter_s,
-            leave_s=steering.tier_leave_s,
-            probe_s=steering.tier_probe_s,
-            wait_limit_s=steering.wait_limit_s,
-            light_release_s=steering.light_release_s,
-        ),
-        mode=Mode(steering.mode),
-        tick_s=steering.tick_s,
-        stale_after_s=max(10.0, 3.0 * steering.tick_s),
-        load_window_s=ARRIVAL_WINDOW_S,
-        ack_timeout_s=max(30.0, steering.tick_s),
-    )
-
-
-def _pool_params(pool: PoolSection, *, plan: Plan, config: ServeConfig) -> PoolParams:
-    # Without an expectation: as many predicted tokens a second as it holds, turned over in 10 s.
-    held = in_flight_tokens(pool, plan=plan)
-    rate = (
-        pool.expected.goodput_rps * request_tokens(plan)
-        if pool.expected is not None and pool.expected.goodput_rps > 0
-        else held / 10.0
-    )
-    return PoolParams(
-        pool=pool.name,
-        minimum=pool.replicas.minimum,
-        maximum=pool.replicas.maximum,
-        capacity_tokens_per_s=rate,
-        capacity_in_flight_tokens=held,
-        cold_start_s=config.steering.cold_start_s,
-    )

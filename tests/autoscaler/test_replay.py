@@ -120,7 +120,7 @@ def test_a_metric_that_is_not_a_number_survives_as_unknown():
 @pytest.mark.parametrize(
     ("index", "change", "expected"),
     [
-        (0, lambda d: d.update(version=2), "line 1: field 'version'"),
+        (0, lambda d: d.update(version=1), "line 1: field 'version'"),
         (0, lambda d: d["params"].pop("tiers"), "line 1: field 'params.tiers'"),
         (0, lambda d: d["params"]["tiers"].update(leave_s=-1.0), "leave_s"),
         (0, lambda d: d["params"]["forecast"].update(method="oracle"), "unknown forecaster"),

@@ -17,7 +17,8 @@ from cluster.model.plan import (
     WorkloadSection,
 )
 from cluster.pool_capacity import in_flight_tokens, request_tokens
-from serving.config import ServeConfig, controller_params, load_serve_config
+from serving.config import ServeConfig, load_serve_config
+from serving.steering_config import SteeringSection, controller_params
 
 
 def plan(*, kv_capacity_tokens: int | None = None, goodput_rps: float = 2.0) -> Plan:
@@ -110,26 +111,26 @@ def test_a_replica_holds_its_batch_or_its_kv_cache_whichever_is_less() -> None:
 
 def test_capacity_comes_from_the_expectation() -> None:
     made = plan(kv_capacity_tokens=10**6, goodput_rps=2.0)
-    (pool,) = controller_params(made, ServeConfig()).pools
+    (pool,) = controller_params(made, SteeringSection()).pools
     assert pool.capacity_tokens_per_s == pytest.approx(2 * request_tokens(made))
     assert (pool.minimum, pool.maximum) == (1, 3)
 
 
 @pytest.mark.parametrize("made", [plan(), plan(kv_capacity_tokens=100, goodput_rps=0)])
 def test_without_an_expectation_capacity_is_still_positive(made: Plan) -> None:
-    (pool,) = controller_params(made, ServeConfig()).pools
+    (pool,) = controller_params(made, SteeringSection()).pools
     assert pool.capacity_tokens_per_s > 0
 
 
 def test_steering_that_cannot_work_is_refused_before_it_starts(tmp_path: Path) -> None:
     text = "steering:\n  target_utilisation: 0.5\n  down_utilisation: 0.9\n"
     with pytest.raises(ConfigError, match="utilisation"):
-        controller_params(plan(), load_serve_config(written(tmp_path, text)))
+        controller_params(plan(), load_serve_config(written(tmp_path, text)).steering)
 
 
 def test_advisory_mode_reaches_the_controller(tmp_path: Path) -> None:
     config = load_serve_config(written(tmp_path, "steering:\n  mode: advisory\n"))
-    assert controller_params(plan(), config).mode is Mode.ADVISORY
+    assert controller_params(plan(), config.steering).mode is Mode.ADVISORY
 
 
 @pytest.mark.parametrize("access", ["ray", "stdout", "/var/log/access.jsonl", None])
