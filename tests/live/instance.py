@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,14 +111,14 @@ def link_models(home: Path) -> None:
 
 
 def write_config(
-    path: Path, *, port: int, steering: dict[str, float], keys_file: Path | None = None
+    path: Path, *, port: int, steering: Mapping[str, object], keys_file: Path | None = None
 ) -> Path:
     """A serving configuration file."""
     limits = {"queue_wait_s": 90.0, "output_cap": 24}
     config = {
         "http": {"port": port},
         "limits": limits,
-        "steering": steering,
+        "steering": dict(steering),
         "access": {"keys_file": None if keys_file is None else str(keys_file)},
     }
     path.write_text(yaml.safe_dump(config))
