@@ -21,6 +21,8 @@ from autoscaler.snapshot import Action, ClusterSnapshot, Decision, Tier
 from cluster.errors import UnavailableError
 from serving.messages import Directive, GatewayReport, ReplicaReport
 from serving.observe import FORGET_AFTER_S, Heard, in_public, snapshot
+from serving.repairs import Repairs
+from serving.replica_end import end_replica
 from serving.scaler import ServeScaler
 
 RECENT_DECISIONS = 20
@@ -47,6 +49,7 @@ class ControllerActor:
         self._spec = spec
         self._params = spec.params
         self._scaler = ServeScaler(dashboard_url=spec.dashboard_url, app=spec.app, token=spec.token)
+        self._repairs = Repairs(end=end_replica)
         self._heard = Heard()
         self._started_s = time.time()
         self._state = ControllerState()
@@ -74,6 +77,7 @@ class ControllerActor:
             replicas=self._heard.answering(now_s) if self._knows(now_s) else None,
             elsewhere=self._heard.elsewhere(report.gateway_id),
             charged=self._heard.charged(report.gateway_id),
+            lost=frozenset(self._heard.lost),
         )
 
     def _knows(self, now_s: float) -> bool:
@@ -164,8 +168,23 @@ class ControllerActor:
             logger.info(
                 "%s %s → %s: %s", decision.action, decision.pool, decision.value, decision.reason
             )
-            if decision.action is Action.SCALE and self._acting:
-                await self._scaler.scale(names[decision.pool], decision.value)
+        if self._acting:
+            await self._carry_out(result.decisions)
+
+    async def _carry_out(self, decisions: tuple[Decision, ...]) -> None:
+        for decision in decisions:  # what does not wait for Serve comes first
+            if decision.action is Action.RESTART:
+                self._restart(decision)
+        for decision in decisions:
+            if decision.action is Action.SCALE:
+                await self._scaler.scale(self._spec.deployments[decision.pool], decision.value)
+
+    def _restart(self, decision: Decision) -> None:
+        state = self._heard.deployments.get(decision.pool)
+        replica = state.replica(decision.subject) if state else None
+        if replica is not None:
+            self._heard.lost[replica.replica_id] = time.time()
+            self._repairs.restart(replica)
 
     def _write(self, record: Record) -> None:
         # Opened for each record: whatever ends this process, what was decided is on disk. A disk

@@ -44,6 +44,14 @@ class DirectLink:
         """Where the replicas are. A connection stays until its replica or a silence ends it."""
         self._addresses = {report.replica_id: report.address for report in reports}
 
+    def lose(self, replica_ids: Iterable[str]) -> None:
+        """See `ReplicaLink.lose`."""
+        for replica_id in replica_ids:
+            self._addresses.pop(replica_id, None)
+            task = self._lines.get(replica_id)
+            if task is not None and task.done() and _usable(task):
+                task.result().close("it is being ended")
+
     async def call(
         self, request: EngineRequest, *, replica_id: str
     ) -> AsyncIterator[list[EngineReply]]:

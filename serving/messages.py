@@ -135,6 +135,7 @@ class Directive:
 
     `replicas` is None while the controller has just started and does not know them yet.
     `elsewhere`, `charged`: what the other gateways have in flight, and charged, by gateway.
+    `lost`: replicas that are being ended: whatever is on them goes to others at once.
     """
 
     sent_s: float
@@ -143,3 +144,4 @@ class Directive:
     replicas: tuple[ReplicaReport, ...] | None
     elsewhere: Elsewhere = field(default_factory=Elsewhere)
     charged: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
+    lost: frozenset[str] = frozenset()

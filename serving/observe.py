@@ -21,31 +21,40 @@ from serving.scaler import DeploymentState
 
 # Several report intervals: one lost report is not a lost replica, and a busy core delays more.
 FORGET_AFTER_S = 6.0
+# Gateways hear for so long that a replica was given up; its name never comes again.
+LOST_S = 60.0
 
 
 @dataclass
 class Heard:
-    """The latest report of every replica and gateway, and Serve's state at the last tick."""
+    """The latest report of every replica and gateway, and Serve's state at the last tick.
+
+    `lost`: replicas that are being ended, and since when.
+    """
 
     replicas: dict[str, ReplicaReport] = field(default_factory=dict)
     gateways: dict[str, GatewayReport] = field(default_factory=dict)
     deployments: Mapping[str, DeploymentState] = field(default_factory=dict)
     deployments_s: float = 0.0
+    lost: dict[str, float] = field(default_factory=dict)
 
     def forget(self, now_s: float) -> None:
         """Drop what is too old to say anything."""
         self.replicas = {k: r for k, r in self.replicas.items() if _fresh(r.sent_s, now_s)}
         self.gateways = {k: g for k, g in self.gateways.items() if _fresh(g.sent_s, now_s)}
+        self.lost = {k: since_s for k, since_s in self.lost.items() if now_s - since_s <= LOST_S}
 
     def answering(self, now_s: float) -> tuple[ReplicaReport, ...] | None:
-        """Reports of the replicas that Serve routes to: one that is being stopped reports still.
+        """Reports of the replicas that Serve routes to and nobody has given up.
 
-        None if Serve has some and none of them was heard: then the reports are at fault, not the
-        replicas. While Serve itself is silent, all that report count.
+        One that is being stopped reports still. None if Serve has some and none of them was
+        heard: then the reports are at fault, not the replicas. While Serve itself is silent, all
+        that report count.
         """
         if not _fresh(self.deployments_s, now_s):
-            return tuple(self.replicas.values())
+            return tuple(r for r in self.replicas.values() if r.replica_id not in self.lost)
         routed = frozenset().union(*(state.answering for state in self.deployments.values()))
+        routed -= self.lost.keys()
         heard = tuple(r for r in self.replicas.values() if r.replica_id in routed)
         return None if routed and not heard else heard
 

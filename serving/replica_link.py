@@ -25,6 +25,10 @@ class ReplicaLink(Protocol):
         """The replicas as the controller knows them now, of any pool."""
         ...
 
+    def lose(self, replica_ids: Iterable[str]) -> None:
+        """These are being ended: calls on them fail now, as those on a lost replica do."""
+        ...
+
     def call(self, request: EngineRequest, *, replica_id: str) -> AsyncIterator[list[EngineReply]]:
         """Replies of the engine, several at once if they came at once. Raises LinkError.
 

@@ -19,6 +19,33 @@ _STARTING = frozenset({"STARTING", "UPDATING", "RECOVERING"})
 
 
 @dataclass(frozen=True, kw_only=True)
+class ServeReplica:
+    """A replica in Serve's own books. `since_s`: when its actor was started, wall clock.
+
+    `pid`, `node_id`: where it runs, 0 and empty before Ray has placed it. `worker_id`: of the Ray
+    worker it runs in, by which Ray names its logs.
+    """
+
+    replica_id: str
+    state: str
+    actor_name: str = ""
+    node_id: str = ""
+    worker_id: str = ""
+    pid: int = 0
+    since_s: float = 0.0
+
+    @property
+    def answers(self) -> bool:
+        """Whether Serve routes to it."""
+        return self.state in _ANSWERING
+
+    @property
+    def starts(self) -> bool:
+        """Whether it is on its way."""
+        return self.state in _STARTING
+
+
+@dataclass(frozen=True, kw_only=True)
 class DeploymentState:
     """One deployment as Serve reports it.
 
@@ -32,6 +59,11 @@ class DeploymentState:
     starting: int
     message: str
     answering: frozenset[str] = frozenset()
+    replicas: tuple[ServeReplica, ...] = ()
+
+    def replica(self, replica_id: str) -> ServeReplica | None:
+        """One of its replicas, None if Serve knows it no more."""
+        return next((r for r in self.replicas if r.replica_id == replica_id), None)
 
 
 class ServeScaler:
@@ -85,16 +117,26 @@ class ServeScaler:
 
 
 def _state(name: str, data: dict[str, Any]) -> DeploymentState:
-    replicas = [
-        (str(replica.get("replica_id", "")), str(replica.get("state", "")))
-        for replica in data.get("replicas", [])
-    ]
+    replicas = tuple(_replica(replica) for replica in data.get("replicas", []))
     return DeploymentState(
         name=name,
         status=str(data.get("status", "")),
         target=int(data.get("target_num_replicas") or 0),
-        running=sum(state in _ANSWERING for _, state in replicas),
-        starting=sum(state in _STARTING for _, state in replicas),
+        running=sum(replica.answers for replica in replicas),
+        starting=sum(replica.starts for replica in replicas),
         message=str(data.get("message", "")),
-        answering=frozenset(r for r, state in replicas if state in _ANSWERING),
+        answering=frozenset(replica.replica_id for replica in replicas if replica.answers),
+        replicas=replicas,
+    )
+
+
+def _replica(data: dict[str, Any]) -> ServeReplica:
+    return ServeReplica(
+        replica_id=str(data.get("replica_id") or ""),
+        state=str(data.get("state") or ""),
+        actor_name=str(data.get("actor_name") or ""),
+        node_id=str(data.get("node_id") or ""),
+        worker_id=str(data.get("worker_id") or ""),
+        pid=int(data.get("pid") or 0),
+        since_s=float(data.get("start_time_s") or 0.0),
     )

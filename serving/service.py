@@ -117,6 +117,7 @@ class Service:
         for front in self._fronts.values():
             front.link.observe(directive.replicas)
             front.dispatcher.observe(directive.replicas, directive.elsewhere)
+            front.link.lose(directive.lost)
 
     def fail_open(self) -> None:
         """Degrade nobody: whoever said so has been gone for too long."""

@@ -171,6 +171,9 @@ class FakeLink:
     def observe(self, reports: Iterable[ReplicaReport]) -> None:
         del reports
 
+    def lose(self, replica_ids: Iterable[str]) -> None:
+        del replica_ids
+
     async def call(
         self, request: EngineRequest, *, replica_id: str
     ) -> AsyncIterator[list[EngineReply]]:

@@ -367,3 +367,15 @@ async def test_an_answer_no_frame_holds_is_refused_and_hurts_nobody_else(
         assert (refusal.status, refusal.retryable) == (400, False)
         assert "Ask for less" in refusal.message
         assert await said(link) == ["small", "[DONE]"]
+
+
+async def test_calls_on_a_replica_that_is_ended_fail_now_and_none_reaches_it_again() -> None:
+    engine = Engine("one", gated=True)
+    async with pair(engine.generate) as (_, link):
+        calling = asyncio.create_task(said(link))
+        await until(lambda: engine.running == 1)
+        link.lose(["a", "unknown"])
+        with pytest.raises(LinkError, match="it is being ended"):
+            await calling
+        with pytest.raises(LinkError, match="has not said where it is"):
+            await said(link)

@@ -100,3 +100,16 @@ def test_no_key_is_told_in_public() -> None:
     told = replace(gateway("g", sent_s=1), in_flight={"a": (2, 9.0), "b": (1, 3.0)})
     told = replace(told, charged={"team": (3.0, 500.0)})
     assert in_public(told) == {"id": "g", "address": "h:1", "requests": 3}
+
+
+def test_a_replica_that_was_given_up_is_not_offered_although_serve_routes_to_it() -> None:
+    heard = Heard(deployments={"main": routed("a", "b")}, deployments_s=100, lost={"a": 99})
+    heard.replicas = {"a": report("a", sent_s=99), "b": report("b", sent_s=99)}
+    assert [r.replica_id for r in heard.answering(100) or ()] == ["b"]
+    assert [r.replica_id for r in heard.answering(200) or ()] == ["b"], "nor while Serve is silent"
+
+
+def test_when_the_only_replica_was_given_up_there_is_none() -> None:
+    heard = Heard(deployments={"main": routed("a")}, deployments_s=100, lost={"a": 99})
+    heard.replicas = {"a": report("a", sent_s=99)}
+    assert heard.answering(100) == ()
