@@ -4,7 +4,8 @@
 
 Pure and deterministic: the clock is `snapshot.now_s`, memory is `ControllerState`, and whoever
 drives it (`serving`, `autoscaler.virtual`, `autoscaler.replay`) carries the decisions out or does
-not. The order within a step: main pool, tier, light pool (whose floor follows the new tier).
+not. The order within a step: memory, main pool, tier, light pool (whose floor follows the new
+tier).
 
 Invariants: every decision has a reason and its numbers; a HOLD is told once per reason, not once
 per tick; without usable data nothing is scaled.
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from autoscaler.degradation import TierState, light_floor, step_tier
 from autoscaler.forecast import forecast, remember
+from autoscaler.memory import PoolMemory, step_memory
 from autoscaler.params import ControllerParams, Mode, PoolParams
 from autoscaler.saturation import Pressure, pressure, retry_after_s
 from autoscaler.scaling import PoolState, Verdict, reconcile, scale_pool
@@ -30,6 +32,7 @@ class ControllerState:
 
     pools: tuple[PoolState, ...] = ()
     tier: TierState = field(default_factory=TierState)
+    memory: tuple[PoolMemory, ...] = ()
 
     def pool(self, name: str) -> PoolState:
         """What is remembered of a pool; a blank state if it was never seen."""
@@ -44,6 +47,7 @@ class StepResult:
     pool, absent until its load was first seen. `desired`: replicas wanted per pool at this
     moment, before delays and steps, absent until its size was first seen. `saturation`: of the
     service, None without data. `retry_after_s`: for requests refused now, whole seconds.
+    `left_out`: replicas that get no new requests.
     """
 
     state: ControllerState
@@ -54,6 +58,7 @@ class StepResult:
     saturation: float | None
     tier: Tier
     retry_after_s: int
+    left_out: frozenset[str] = frozenset()
 
 
 def step(state: ControllerState, snapshot: ClusterSnapshot, params: ControllerParams) -> StepResult:
@@ -69,13 +74,15 @@ def step(state: ControllerState, snapshot: ClusterSnapshot, params: ControllerPa
         for pool, view in zip(pools, views, strict=True)
     ]
 
+    memory = step_memory(state.memory, pools, views, tier=state.tier.tier, params=params)
+    pools, keep = memory.scaling, [pool.retire.keep for pool in memory.pools]
     main = scale_pool(
         pools[0],
         views[0],
         forecast=forecasts[0],
         floor=params.main.minimum,
         # Tier 3 takes load off this pool: quality comes back before capacity goes.
-        keep="the service is degraded" if state.tier.tier > Tier.NORMAL else "",
+        keep="the service is degraded" if state.tier.tier > Tier.NORMAL else keep[0],
         params=params.scaling,
     )
     tier = step_tier(
@@ -92,20 +99,28 @@ def step(state: ControllerState, snapshot: ClusterSnapshot, params: ControllerPa
             tier_state, now_s=now_s, minimum=params.light.minimum, params=params.tiers
         )
         light = scale_pool(
-            pools[1], views[1], forecast=forecasts[1], floor=floor, params=params.scaling
+            pools[1],
+            views[1],
+            forecast=forecasts[1],
+            floor=floor,
+            keep=keep[1],
+            params=params.scaling,
         )
         verdicts.append(light)
 
     found = (main.decision, tier.decision, *(verdict.decision for verdict in verdicts[1:]))
     return StepResult(
-        state=ControllerState(pools=tuple(v.state for v in verdicts), tier=tier_state),
-        decisions=tuple(decision for decision in found if decision is not None),
+        state=ControllerState(
+            pools=tuple(v.state for v in verdicts), tier=tier_state, memory=memory.pools
+        ),
+        decisions=memory.decisions + tuple(each for each in found if each is not None),
         next_tick_s=now_s + params.tick_s,
         forecast={p.pool: f for p, f in zip(pools, forecasts, strict=True) if f is not None},
         desired=_desired(verdicts),
         saturation=tier.saturation,
         tier=tier_state.tier,
         retry_after_s=_retry_after_s(views[0], pressures[0], params=params),
+        left_out=memory.left_out,
     )
 
 

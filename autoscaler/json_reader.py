@@ -44,6 +44,10 @@ class Reader:
         """A finite number, or NaN for null."""
         return math.nan if self._get(key) is None else self.number(key)
 
+    def number_or_none(self, key: str) -> float | None:
+        """A finite number, or None for null."""
+        return None if self._get(key) is None else self.number(key)
+
     def integer(self, key: str) -> int:
         """A whole number."""
         value = self._get(key)

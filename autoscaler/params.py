@@ -18,6 +18,7 @@ from enum import StrEnum
 
 from autoscaler.checks import above, at_least, fraction, require
 from autoscaler.forecast import FORECASTERS
+from autoscaler.leak_params import LeakParams
 from autoscaler.need import SCALING_POLICIES, Capacity
 from autoscaler.snapshot import Tier
 from cluster.errors import UnknownNameError
@@ -194,6 +195,7 @@ class ControllerParams:
     forecast: ForecastParams = field(default_factory=ForecastParams)
     scaling: ScalingParams = field(default_factory=ScalingParams)
     tiers: TierParams = field(default_factory=TierParams)
+    leaks: LeakParams = field(default_factory=LeakParams)
     mode: Mode = Mode.ACTIVE
     tick_s: float = 2.0
     stale_after_s: float = 10.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 from autoscaler.json_reader import Json, Reader
+from autoscaler.leak_params import LeakParams
 from autoscaler.params import (
     ControllerParams,
     ForecastParams,
@@ -39,6 +40,7 @@ def read_params(reader: Reader) -> ControllerParams:
         forecast=_forecast(reader.child("forecast")),
         scaling=_scaling(reader.child("scaling")),
         tiers=_tiers(reader.child("tiers")),
+        leaks=_leaks(reader.child("leaks")),
         mode=Mode(mode),
         tick_s=reader.number("tick_s"),
         stale_after_s=reader.number("stale_after_s"),
@@ -105,3 +107,20 @@ def _tiers(reader: Reader) -> TierParams:
     )
     reader.done()
     return tiers
+
+
+def _leaks(reader: Reader) -> LeakParams:
+    leaks = LeakParams(
+        warmup_s=reader.number("warmup_s"),
+        window_s=reader.number("window_s"),
+        slope_bytes_per_h=reader.number("slope_bytes_per_h"),
+        host_ceiling_bytes=reader.number_or_none("host_ceiling_bytes"),
+        device_ceiling_bytes=reader.number_or_none("device_ceiling_bytes"),
+        over_s=reader.number("over_s"),
+        urgent_s=reader.number("urgent_s"),
+        settle_s=reader.number("settle_s"),
+        drain_s=reader.number("drain_s"),
+        rest_s=reader.number("rest_s"),
+    )
+    reader.done()
+    return leaks

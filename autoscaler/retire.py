@@ -1,0 +1,282 @@
+"""How is a replica that leaks replaced without a lost request?
+
+    none ─► SURGE ─► DRAIN ─► REPLACE ─► none
+              │                  ▲
+              └── no room ─► DRAIN
+
+SURGE asks for one replica more and waits for it. DRAIN leaves the replica out of routing (RETIRE)
+until it has nothing to do. RESTART ends it, and REPLACE waits for what Serve starts instead.
+Without room for one more it is drained first; if it is the only one, the gateways' lines hold what
+comes meanwhile. The replica more is given back by the rule of scaling, once none is being
+replaced: until then the pool keeps its size, since Serve would choose any victim.
+
+Invariants: one replica of a pool at a time; none while the service is degraded, unless its ceiling
+is near; no replica is ended before another answers, where there was one or room for one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from autoscaler.guards import held, since
+from autoscaler.leak_params import LeakParams
+from autoscaler.leaks import Leak
+from autoscaler.scaling import PoolState
+from autoscaler.snapshot import Action, Decision, PoolObservation, ReplicaObservation, Tier
+from autoscaler.view import PoolView
+
+# Reports come every second and may be late: silent for longer, a replica is gone.
+_GONE_S = 10.0
+# A start that takes this many cold starts is not coming.
+_OVERDUE = 1.5
+_AGAIN_S = 30.0  # after which a restart that has not happened is asked for once more
+
+
+class Phase(StrEnum):
+    """Where a retirement is."""
+
+    SURGE = "surge"
+    DRAIN = "drain"
+    REPLACE = "replace"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retirement:
+    """One under way. `since_s`: in this phase. `others`: whether others answered at its start.
+
+    `base`: replicas asked for before. `gone_since_s`: since when the replica has been silent.
+    `failure`: what had failed to start before, so that a new failure is known.
+    """
+
+    leak: Leak
+    phase: Phase
+    since_s: float
+    base: int
+    others: bool
+    failure: str = ""
+    gone_since_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetireState:
+    """What is remembered of a pool. `rest_until_s`: none begins before. `hold`: last held for."""
+
+    pool: str
+    current: Retirement | None = None
+    rest_until_s: float = 0.0
+    hold: str = ""
+
+    @property
+    def left_out(self) -> str:
+        """The replica that gets no new requests, empty if all do."""
+        current = self.current
+        out = current is not None and current.phase is not Phase.SURGE
+        return current.leak.replica_id if current is not None and out else ""
+
+    @property
+    def keep(self) -> str:
+        """Why the pool may not shrink now, empty if it may."""
+        return "" if self.current is None else "a replica is being replaced"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retired:
+    """One step: what is remembered, what scaling asks for, and the decisions."""
+
+    state: RetireState
+    pool: PoolState
+    decisions: tuple[Decision, ...] = ()
+
+
+def step_retirement(
+    state: RetireState,
+    pool: PoolState,
+    view: PoolView,
+    leak: Leak | None,
+    *,
+    tier: Tier,
+    params: LeakParams,
+) -> Retired:
+    """One step of one pool. `pool` is reconciled; `leak`: the worst there is now."""
+    size = view.size
+    if size is None or pool.requested is None:
+        return Retired(state=state, pool=pool)
+    step = _Step(state=state, pool=pool, view=view, size=size, base=pool.requested, params=params)
+    if state.current is None:
+        return step.begin(leak, tier=tier)
+    gone_since_s = since(
+        state.current.gone_since_s,
+        holds=step.seen(state.current.leak.replica_id) is None,
+        now_s=view.now_s,
+    )
+    current = replace(state.current, gone_since_s=gone_since_s)
+    match current.phase:
+        case Phase.SURGE:
+            return step.surge(current)
+        case Phase.DRAIN:
+            return step.drain(current)
+        case Phase.REPLACE:
+            return step.replace(current)
+
+
+def advise(state: RetireState, leak: Leak | None) -> tuple[RetireState, tuple[Decision, ...]]:
+    """What is told where nobody carries it out: each replica that leaks, once."""
+    if leak is None or leak.replica_id == state.hold:
+        return state, ()
+    reason = f"{_named(leak)} should be replaced: {leak.reason}"
+    decision = Decision(
+        action=Action.RETIRE,
+        pool=state.pool,
+        value=0,
+        reason=reason,
+        numbers=leak.numbers,
+        subject=leak.replica_id,
+    )
+    return replace(state, hold=leak.replica_id), (decision,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Step:
+    """The step of one phase. `base`: replicas asked for now."""
+
+    state: RetireState
+    pool: PoolState
+    view: PoolView
+    size: PoolObservation
+    base: int
+    params: LeakParams
+
+    @property
+    def now_s(self) -> float:
+        return self.view.now_s
+
+    def seen(self, replica_id: str) -> ReplicaObservation | None:
+        return next((r for r in self.size.replicas if r.replica_id == replica_id), None)
+
+    def begin(self, leak: Leak | None, *, tier: Tier) -> Retired:
+        if leak is None:
+            return self._to(None)
+        if self.now_s < self.state.rest_until_s:
+            return self._hold(leak, "the last one was replaced just now")
+        if tier > Tier.NORMAL and not leak.urgent:
+            return self._hold(leak, "the service is degraded")
+        if self.size.pending > 0 and not leak.urgent:
+            return self._hold(leak, "others are starting")
+        current = Retirement(
+            leak=leak,
+            phase=Phase.SURGE,
+            since_s=self.now_s,
+            base=self.base,
+            others=self.size.ready > 1,
+            failure=self.size.start_failure,
+        )
+        if self.base >= self.view.pool.maximum:
+            return self._drain(current, why="the pool is at its maximum")
+        return self._scale(
+            current, self.base + 1, why=f"one more, then {_named(leak)} goes: {leak.reason}"
+        )
+
+    def surge(self, current: Retirement) -> Retired:
+        if held(current.gone_since_s, _GONE_S, now_s=self.now_s):
+            return self._to(None)  # ended by itself: Serve has replaced it
+        heard = any(r.replica_id != current.leak.replica_id for r in self.size.replicas)
+        if heard and self.size.ready > current.base and self.size.pending == 0:
+            return self._drain(current, why="another answers")
+        failure = self.size.start_failure
+        if failure and failure != current.failure and not current.leak.urgent:
+            # What cannot start would not come back either.
+            return self._scale(
+                None, current.base, why=f"{_named(current.leak)} stays, no other starts: {failure}"
+            )
+        overdue = held(current.since_s, _OVERDUE * self.view.pool.cold_start_s, now_s=self.now_s)
+        if not (self.size.unmet or overdue):
+            return self._to(current)
+        why = self.size.unmet or "one more does not start in time"
+        drained = self._drain(current, why=why)
+        if self.base != current.base + 1:
+            return drained  # the load has asked for more, or somebody by hand
+        back = self._scale(current, current.base, why=why)
+        return replace(drained, pool=back.pool, decisions=back.decisions + drained.decisions)
+
+    def drain(self, current: Retirement) -> Retired:
+        replica = self.seen(current.leak.replica_id)
+        if held(current.gone_since_s, _GONE_S, now_s=self.now_s):
+            return self._to(replace(current, phase=Phase.REPLACE, since_s=self.now_s))
+        if replica is None:
+            return self._to(current)
+        if current.others and self.size.ready < 2 and not current.leak.urgent:
+            return self._hold(current.leak, "no other replica answers any more", rest=True)
+        busy = replica.in_flight + replica.running + replica.waiting
+        if busy == 0 and held(current.since_s, self.params.settle_s, now_s=self.now_s):
+            return self._restart(current, why="it is empty", busy=busy)
+        if held(current.since_s, self.params.drain_s, now_s=self.now_s):
+            return self._restart(current, why="its answers take too long", busy=busy)
+        return self._to(current)
+
+    def replace(self, current: Retirement) -> Retired:
+        gone = held(current.gone_since_s, 0.0, now_s=self.now_s)
+        whole = self.size.ready >= self.base and self.size.pending == 0
+        overdue = held(current.since_s, _OVERDUE * self.view.pool.cold_start_s, now_s=self.now_s)
+        if gone and (whole or overdue):
+            return self._to(None, rest=True)
+        if not gone and held(current.since_s, _AGAIN_S, now_s=self.now_s):
+            return self._restart(current, why="it is still there", busy=0)
+        return self._to(current)
+
+    def _drain(self, current: Retirement, *, why: str) -> Retired:
+        others = self.size.ready > 1
+        current = replace(current, phase=Phase.DRAIN, since_s=self.now_s, others=others)
+        reason = f"{_named(current.leak)} gets no new requests: {current.leak.reason}; {why}"
+        return self._to(current, self._decide(Action.RETIRE, reason, current.leak))
+
+    def _restart(self, current: Retirement, *, why: str, busy: int) -> Retired:
+        current = replace(current, phase=Phase.REPLACE, since_s=self.now_s)
+        reason = f"{_named(current.leak)} is restarted: {current.leak.reason}; {why}"
+        decision = self._decide(Action.RESTART, reason, current.leak, busy=float(busy))
+        return self._to(current, decision)
+
+    def _scale(self, current: Retirement | None, value: int, *, why: str) -> Retired:
+        decision = Decision(
+            action=Action.SCALE,
+            pool=self.state.pool,
+            value=value,
+            reason=f"{self.base} to {value} replicas: {why}",
+            numbers=(("ready", float(self.size.ready)),),
+        )
+        step = self._to(current, decision, rest=current is None)
+        asked = replace(
+            self.pool,
+            requested=value,
+            requested_s=self.now_s,
+            more_since_s=None,
+            fewer_since_s=None,
+            fewer_peak=0,
+        )
+        return replace(step, pool=asked)
+
+    def _hold(self, leak: Leak, why: str, *, rest: bool = False) -> Retired:
+        reason = f"{_named(leak)} is not replaced now: {leak.reason}; {why}"
+        told = f"{leak.replica_id} {why}"
+        step = self._to(None, rest=rest)
+        decisions = () if told == self.state.hold else (self._decide(Action.HOLD, reason, leak),)
+        return replace(step, state=replace(step.state, hold=told), decisions=decisions)
+
+    def _decide(self, action: Action, reason: str, leak: Leak, **more: float) -> Decision:
+        return Decision(
+            action=action,
+            pool=self.state.pool,
+            value=self.base,
+            reason=reason,
+            numbers=(*leak.numbers, *sorted(more.items())),
+            subject=leak.replica_id,
+        )
+
+    def _to(self, current: Retirement | None, *decisions: Decision, rest: bool = False) -> Retired:
+        until_s = self.now_s + self.params.rest_s if rest else self.state.rest_until_s
+        state = replace(self.state, current=current, rest_until_s=until_s, hold="")
+        return Retired(state=state, pool=self.pool, decisions=decisions)
+
+
+def _named(leak: Leak) -> str:
+    return f"replica {leak.replica_id}"
