@@ -68,6 +68,11 @@ class Report(Protocol):
     @property
     def kv_usage(self) -> float: ...  # noqa: D102
 
+    @property
+    def limits(self) -> ReplicaLimits | None:
+        """Its own, where replicas of the pool differ; None: the pool's."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
@@ -102,6 +107,7 @@ _ROUNDING_S = 1e-6
 class PoolLedger:
     """The books of one pool and gateway.
 
+    `limits`: of a replica that does not say its own.
     `draw` in [0, 1) chooses among equal replicas; `choose` is who chooses among all. `vip_slots`:
     how many slots of the pool are kept free for VIPs while there are any, at most a quarter.
     `prefixes`: what the replicas' caches hold, None where they have none.
@@ -213,19 +219,9 @@ class PoolLedger:
             self._vip_s = now_s
         if not self._vip_slots or now_s - self._vip_s > VIP_MEMORY_S:
             return float("inf")
-        views, most = self._fresh_views(now_s), self._limits.max_requests
-        share = self._limits.max_tokens / most
-        free = sum(
-            max(
-                0.0,
-                min(
-                    most - view.in_flight_requests,
-                    (self._limits.max_tokens - view.in_flight_tokens) / share,
-                ),
-            )
-            for view in views.values()
-        )
-        return free - min(self._vip_slots, most * len(views) // 4)
+        views = self._fresh_views(now_s).values()
+        slots = sum(view.max_requests for view in views)
+        return sum(map(_free_slots, views)) - min(self._vip_slots, slots // 4)
 
     def due_s(self, now_s: float) -> float:
         """When those that are held go at the latest; infinite if nobody is held."""
@@ -290,11 +286,13 @@ class PoolLedger:
         leaves no more room than one of long ones.
         """
         self._forget_arrivals(now_s)
-        slot = self._limits.max_tokens / self._limits.max_requests
+        slots = {name: _slot_tokens(self._limits_of(name)) for name in self._reports}
+        slot = min(slots.values(), default=_slot_tokens(self._limits))
         return Traffic(
             arrival_tokens_per_s=sum(tokens for _, tokens in self._arrivals) / ARRIVAL_WINDOW_S,
             in_flight_tokens=sum(
-                max(held.tokens, held.requests * slot) for held in self._held.values()
+                max(held.tokens, held.requests * slots.get(name, slot))
+                for name, held in self._held.items()
             ),
             queued_tokens=max(self.line.tokens, len(self.line) * slot),
             queued_requests=len(self.line),
@@ -357,20 +355,25 @@ class PoolLedger:
         then_requests, then_tokens = self._held_when_heard.get(replica_id, (0.0, 0.0))
         requests += others * (held.requests - then_requests)
         tokens += others * (held.tokens - then_tokens)
-        share = others / (others + 1)
+        share, limits = others / (others + 1), self._limits_of(replica_id)
         return (
-            held.requests + min(max(requests, 0.0), share * self._limits.max_requests),
-            held.tokens + min(max(tokens, 0.0), share * self._limits.max_tokens),
+            held.requests + min(max(requests, 0.0), share * limits.max_requests),
+            held.tokens + min(max(tokens, 0.0), share * limits.max_tokens),
         )
+
+    def _limits_of(self, replica_id: str) -> ReplicaLimits:
+        report = self._reports.get(replica_id)
+        return self._limits if report is None or report.limits is None else report.limits
 
     def _view(self, report: Report, now_s: float, held: _Held) -> ReplicaView:
         requests, tokens = self._in_flight(report.replica_id, held)
+        limits = self._limits_of(report.replica_id)
         return ReplicaView(
             replica_id=report.replica_id,
             in_flight_tokens=tokens,
             in_flight_requests=requests,
-            max_requests=self._limits.max_requests,
-            max_tokens=self._limits.max_tokens,
+            max_requests=limits.max_requests,
+            max_tokens=limits.max_tokens,
             report=EngineReport(
                 age_s=now_s - report.sent_s,
                 running=report.running,
@@ -395,3 +398,20 @@ class PoolLedger:
 
 
 _NOBODY: frozenset[str] = frozenset()
+
+
+def _slot_tokens(limits: ReplicaLimits) -> float:
+    """A slot's share of a replica."""
+    return limits.max_tokens / limits.max_requests
+
+
+def _free_slots(view: ReplicaView) -> float:
+    """Slots that are left on a replica: of its batch, or by their share of its KV cache."""
+    share = view.max_tokens / view.max_requests
+    return max(
+        0.0,
+        min(
+            view.max_requests - view.in_flight_requests,
+            (view.max_tokens - view.in_flight_tokens) / share,
+        ),
+    )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from autoscaler.snapshot import Tier
-from cluster.pool_ledger import Elsewhere
+from cluster.pool_ledger import Elsewhere, ReplicaLimits
 
 Kind = Literal["chat", "completions", "embeddings"]
 
@@ -29,7 +29,7 @@ class EngineSpec:
     """Everything an engine replica needs to start: one pool's share of the plan.
 
     `model_source`: directory or hub id vLLM loads. `engine_args`: as `vllm serve` names them.
-    `link_secret`: what a gateway has to know to be answered.
+    `link_secret`: what a gateway has to know to be answered. `limits`: what gateways may give it.
     """
 
     pool: str
@@ -42,6 +42,7 @@ class EngineSpec:
     namespace: str
     link_secret: str = field(repr=False)
     warmup: Warmup = Warmup()
+    limits: ReplicaLimits | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +85,8 @@ USAGE_ALONE = (
 class ReplicaReport:
     """An engine replica's own account, pushed about once a second.
 
-    `address`: host and port at which gateways reach it.
+    `address`: host and port at which gateways reach it. `limits`: what they may give it; None: as
+    the plan they were started with says.
     """
 
     pool: str
@@ -96,6 +98,7 @@ class ReplicaReport:
     running: int
     waiting: int
     kv_usage: float
+    limits: ReplicaLimits | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

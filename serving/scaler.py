@@ -1,12 +1,16 @@
 """How does a decision reach Ray Serve? Its own REST interface: read the state, set the target.
 
 The application is deployed with Serve's external scaler switched on, so Serve's autoscaler and
-ours cannot both own a deployment.
+ours cannot both own a deployment. Later generations of a pool (`serving.generations`) are
+applications of their own, `APP-POOL-NUMBER`, with one deployment called as the pool; here they are
+named like deployments of the first application, by the application's name.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
@@ -16,6 +20,8 @@ from cluster.errors import UnavailableError
 # Serve's replica states; one that is to be moved to another node still answers.
 _ANSWERING = frozenset({"RUNNING", "PENDING_MIGRATION"})
 _STARTING = frozenset({"STARTING", "UPDATING", "RECOVERING"})
+# Of an application, whatever its deployment says.
+_FINAL = frozenset({"DEPLOY_FAILED", "DELETING"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +56,7 @@ class DeploymentState:
     """One deployment as Serve reports it.
 
     `message`: Serve's own words about trouble. `answering`: ids of the replicas it routes to.
+    `replicas`: those in any state. `origin`: what it says of itself as a generation.
     """
 
     name: str
@@ -60,10 +67,21 @@ class DeploymentState:
     message: str
     answering: frozenset[str] = frozenset()
     replicas: tuple[ServeReplica, ...] = ()
+    origin: Mapping[str, Any] = field(default_factory=dict)
 
     def replica(self, replica_id: str) -> ServeReplica | None:
         """One of its replicas, None if Serve knows it no more."""
         return next((r for r in self.replicas if r.replica_id == replica_id), None)
+
+    @property
+    def alive(self) -> int:
+        """Replicas in any state."""
+        return len(self.replicas)
+
+    @property
+    def nodes(self) -> Mapping[str, str]:
+        """On which node each replica is."""
+        return {replica.replica_id: replica.node_id for replica in self.replicas}
 
 
 class ServeScaler:
@@ -86,16 +104,27 @@ class ServeScaler:
             trust_env=False,  # the cluster's own address, not a matter for a proxy
         )
         self._app = app
+        self._generation = re.compile(rf"{re.escape(app)}-([a-z]+)-[0-9]+")
 
     async def states(self) -> dict[str, DeploymentState]:
-        """Deployments of the application by name. Raises UnavailableError."""
+        """Deployments of the application, and later generations, by name.
+
+        Raises UnavailableError.
+        """
         details = await self._request("GET", "/api/serve/applications/")
-        app = details.get("applications", {}).get(self._app, {})
-        return {name: _state(name, data) for name, data in app.get("deployments", {}).items()}
+        apps: dict[str, Any] = details.get("applications", {})
+        first = apps.get(self._app, {}).get("deployments", {})
+        found = {name: _state(name, data) for name, data in first.items()}
+        for name, app in apps.items():
+            if (generation := self._generation.fullmatch(name)) is not None:
+                found[name] = _later(name, generation[1], app)
+        return found
 
     async def scale(self, deployment: str, replicas: int) -> None:
         """Ask for a number of replicas. Raises UnavailableError."""
-        path = f"/api/v1/applications/{self._app}/deployments/{deployment}/scale"
+        generation = self._generation.fullmatch(deployment)
+        app, name = (self._app, deployment) if generation is None else (deployment, generation[1])
+        path = f"/api/v1/applications/{app}/deployments/{name}/scale"
         await self._request("POST", path, json={"target_num_replicas": replicas})
 
     async def _request(
@@ -127,6 +156,7 @@ def _state(name: str, data: dict[str, Any]) -> DeploymentState:
         message=str(data.get("message", "")),
         answering=frozenset(replica.replica_id for replica in replicas if replica.answers),
         replicas=replicas,
+        origin=(data.get("deployment_config") or {}).get("user_config") or {},
     )
 
 
@@ -139,4 +169,14 @@ def _replica(data: dict[str, Any]) -> ServeReplica:
         worker_id=str(data.get("worker_id") or ""),
         pid=int(data.get("pid") or 0),
         since_s=float(data.get("start_time_s") or 0.0),
+    )
+
+
+def _later(name: str, pool: str, app: dict[str, Any]) -> DeploymentState:
+    """A generation: its one deployment, under the application's name, status and words."""
+    state = _state(name, app.get("deployments", {}).get(pool, {}))
+    status = str(app.get("status", ""))
+    told = state.message or str(app.get("message", ""))
+    return replace(
+        state, status=status if status in _FINAL else state.status or status, message=told
     )

@@ -27,6 +27,7 @@ class SimReport(NamedTuple):
     running: int
     waiting: int
     kv_usage: float
+    limits: None = None
 
 
 class Replica:

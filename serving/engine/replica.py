@@ -66,6 +66,9 @@ class EngineReplica:
         await self._listener.close()
         await asyncio.to_thread(self._traces.flush)
 
+    def reconfigure(self, _: object) -> None:
+        """Called by Serve for what a generation says of itself (`serving.generations`)."""
+
     async def check_health(self) -> None:
         """Called by Serve; raises if the engine is dead."""
         await self._engine.check()
@@ -83,6 +86,7 @@ class EngineReplica:
             running=int(stats["running"]),
             waiting=int(stats["waiting"]),
             kv_usage=stats["kv_usage"],
+            limits=self._spec.limits,
         )
 
     async def _report_until_dead(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from statistics import mean
@@ -26,6 +27,7 @@ class Report:
     running: int = 0
     waiting: int = 0
     kv_usage: float = 0.0
+    limits: ReplicaLimits | None = None
 
 
 @dataclass
@@ -158,3 +160,24 @@ def test_replicas_hold_at_most_every_gateways_share_more_than_they_take(
         for name in pool.replicas:
             for ledger in pool.ledgers:
                 assert ledger.in_flight().get(name, (0, 0.0))[0] <= 5
+
+
+def test_replicas_of_two_layouts_each_take_as_much_as_they_say() -> None:
+    now_s = 10.0
+    ledger = PoolLedger(
+        limits=ReplicaLimits(max_requests=2, max_tokens=2 * TOKENS),
+        line=WaitingLine(limit=10**6, delays_s={Priority.STANDARD: 30.0}),
+        draw=random.Random(1).random,
+    )
+    larger = ReplicaLimits(max_requests=6, max_tokens=6 * TOKENS)
+    ledger.observe(
+        [
+            Report(replica_id="old", sent_s=now_s),
+            Report(replica_id="new", sent_s=now_s, limits=larger),
+        ]
+    )
+    for _ in range(10):
+        ledger.line.put(Ask(Priority.STANDARD, TOKENS, now_s), now_s=now_s)
+    placed = Counter(replica for _, replica in ledger.place(now_s))
+    assert placed == {"old": 2, "new": 6}
+    assert ledger.traffic(now_s).in_flight_tokens == 8 * TOKENS

@@ -80,3 +80,32 @@ async def test_trouble_is_told(handler: object, message: str) -> None:
     made, _ = scaler(handler)
     with pytest.raises(UnavailableError, match=message):
         await made.scale("main", 2)
+
+
+async def test_a_later_generation_is_named_by_its_application() -> None:
+    later = {
+        "status": "DELETING",
+        "deployments": {
+            "main": {
+                "status": "HEALTHY",
+                "target_num_replicas": 1,
+                "replicas": [{"state": "RUNNING", "replica_id": "a", "node_id": "n1"}],
+                "deployment_config": {"user_config": {"number": 2}},
+            }
+        },
+    }
+    others = {"shardwise-main": later, "another-main-2": later, "shardwise-main-2": later}
+    made, _ = scaler(
+        httpx.Response(200, json={"applications": DETAILS["applications"] | others})  # type: ignore[operator]
+    )
+    states = await made.states()
+    assert set(states) == {"main", "shardwise-main-2"}
+    generation = states["shardwise-main-2"]
+    assert (generation.target, generation.alive, generation.status) == (1, 1, "DELETING")
+    assert (generation.nodes, generation.origin) == ({"a": "n1"}, {"number": 2})
+
+
+async def test_a_later_generation_is_scaled_in_its_application() -> None:
+    made, seen = scaler(httpx.Response(200, json={"message": "ok"}))
+    await made.scale("shardwise-main-2", 3)
+    assert seen[0].url.path == "/api/v1/applications/shardwise-main-2/deployments/main/scale"
