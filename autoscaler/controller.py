@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from autoscaler.backtest import Price
 from autoscaler.degradation import TierState, light_floor, step_tier
-from autoscaler.forecast import forecast, remember
+from autoscaler.forecast_step import forecast, observe
 from autoscaler.memory import PoolMemory, step_memory
 from autoscaler.params import ControllerParams, Mode, PoolParams
 from autoscaler.saturation import Pressure, pressure, retry_after_s
@@ -44,16 +45,17 @@ class StepResult:
     """What one step found.
 
     `next_tick_s`: when to step again (a time, like `now_s`). `forecast`: predicted tokens/s per
-    pool, absent until its load was first seen. `desired`: replicas wanted per pool at this
-    moment, before delays and steps, absent until its size was first seen. `saturation`: of the
-    service, None without data. `retry_after_s`: for requests refused now, whole seconds.
-    `left_out`: replicas that get no new requests.
+    pool, absent until its load was first seen, and by which of `forecasters`. `desired`: replicas
+    wanted per pool at this moment, before delays and steps, absent until its size was first seen.
+    `saturation`: of the service, None without data. `retry_after_s`: for requests refused now,
+    whole seconds. `left_out`: replicas that get no new requests.
     """
 
     state: ControllerState
     decisions: tuple[Decision, ...]
     next_tick_s: float
     forecast: Mapping[str, float]
+    forecasters: Mapping[str, str]
     desired: Mapping[str, int]
     saturation: float | None
     tier: Tier
@@ -116,6 +118,7 @@ def step(state: ControllerState, snapshot: ClusterSnapshot, params: ControllerPa
         decisions=memory.decisions + tuple(each for each in found if each is not None),
         next_tick_s=now_s + params.tick_s,
         forecast={p.pool: f for p, f in zip(pools, forecasts, strict=True) if f is not None},
+        forecasters={p.pool: p.forecast.method(params.forecast) for p in pools},
         desired=_desired(verdicts),
         saturation=tier.saturation,
         tier=tier_state.tier,
@@ -130,18 +133,34 @@ def _observe(pool: PoolState, view: PoolView, *, params: ControllerParams) -> Po
     pool = reconcile(pool, view, ack_timeout_s=timeout_s)
     if view.load is None:
         return pool
-    history = remember(
-        pool.history,
-        view.load.observed_s,
-        view.load.arrival_tokens_per_s,
-        keep_s=params.forecast.history_s,
+    seen = observe(
+        pool.forecast,
+        observed_s=view.load.observed_s,
+        tokens_per_s=view.load.arrival_tokens_per_s,
+        horizon_s=_horizon_s(view.pool, params),
+        price=_price(view.pool, params),
+        params=params.forecast,
     )
-    return replace(pool, history=history)
+    return replace(pool, forecast=seen)
 
 
 def _forecast(pool: PoolState, of: PoolParams, *, params: ControllerParams) -> float | None:
-    horizon_s = of.cold_start_s + params.tick_s
-    return forecast(pool.history, horizon_s, method=params.forecast.method)
+    return forecast(pool.forecast, _horizon_s(of, params), params.forecast)
+
+
+def _horizon_s(pool: PoolParams, params: ControllerParams) -> float:
+    return pool.cold_start_s + params.tick_s
+
+
+def _price(pool: PoolParams, params: ControllerParams) -> Price:
+    return Price(
+        capacity_tokens_per_s=pool.capacity_tokens_per_s,
+        utilisation=params.scaling.target_utilisation,
+        minimum=pool.minimum,
+        maximum=pool.maximum,
+        hold_s=params.scaling.down_delay_s,
+        shortage_weight=params.forecast.shortage_weight,
+    )
 
 
 def _desired(verdicts: list[Verdict]) -> dict[str, int]:

@@ -1,60 +1,74 @@
 """How much load will arrive when a replica asked for now is ready?
 
-A forecaster maps a history of (time_s, predicted tokens/s), oldest first, to predicted tokens/s
-`horizon_s` after the newest point. The horizon is the pool's cold start plus one tick.
+`FORECASTERS` predict tokens/s `horizon_s` after the newest point of a pool's history; the horizon
+is the pool's cold start plus one tick. Last value is the baseline every other one has to beat on
+replica-hours at equal SLO attainment; `auto` chooses among all of them by what they would have
+cost (`autoscaler.backtest`).
 
-To add one: write the function, add its line to `FORECASTERS`, name it in `ForecastParams.method`.
-Last value is the baseline every other one has to beat on replica-hours at equal SLO attainment.
+To add one: write the function, or a module with `fit` and `predict`, and add its line here.
 
 Invariants: a forecast is finite and >= 0; a missing observation adds no point, so the forecast
-holds; an observation of zero traffic is a point like any other.
+holds; an observation of zero traffic is a point like any other; a forecaster that raises or
+answers what is no number is overruled by the last value, and its loss is infinite.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Protocol
 
-History = tuple[tuple[float, float], ...]
+from autoscaler import arima, fitting, holt_winters, seasonal
+from autoscaler.forecaster import Coefficients, Forecaster
+from autoscaler.history import History
+from autoscaler.smoothing import ewma, last_value
+
+LAST_VALUE = "last_value"
+AUTO = "auto"
+
+FORECASTERS: Mapping[str, Forecaster] = MappingProxyType(
+    {
+        LAST_VALUE: Forecaster(predict=last_value),
+        "ewma": Forecaster(predict=ewma),
+        "holt_winters": Forecaster(
+            predict=holt_winters.predict, fit=holt_winters.fit, uses_library=True
+        ),
+        "arima": Forecaster(predict=arima.predict, fit=arima.fit, uses_library=True),
+        "seasonal": Forecaster(predict=seasonal.predict, fit=seasonal.fit),
+    }
+)
+
+# What `ForecastParams.method` may be.
+METHODS = (*FORECASTERS, AUTO)
 
 
-class Forecaster(Protocol):
-    """Predicts tokens/s at `horizon_s` after the newest point. `history` is never empty."""
-
-    def __call__(self, history: History, horizon_s: float) -> float: ...  # noqa: D102
-
-
-def last_value(history: History, horizon_s: float) -> float:  # noqa: ARG001  the same at any horizon
-    """The newest observation, at any horizon."""
-    return history[-1][1]
+def prepare(method: str) -> None:
+    """Import what the fits of `method` need, which takes seconds, so that no step has to."""
+    used = FORECASTERS.values() if method == AUTO else [FORECASTERS[method]]
+    if any(forecaster.uses_library for forecaster in used):
+        fitting.load_library()
 
 
-FORECASTERS: Mapping[str, Forecaster] = MappingProxyType({"last_value": last_value})
-
-
-def forecast(history: History, horizon_s: float, *, method: str) -> float | None:
-    """Predicted tokens/s at `horizon_s`, clamped to >= 0. None: nothing was ever observed.
-
-    A forecaster that answers NaN or an infinity is overruled by the last value. `method` is a key
-    of `FORECASTERS` (checked by `ForecastParams`).
-    """
-    if not history:
+def fit(method: str, history: History, *, season_s: float) -> Coefficients | None:
+    """Coefficients of `method`, a key of `FORECASTERS`; None if its fit failed."""
+    estimate = FORECASTERS[method].fit
+    if estimate is None:
+        return ()
+    try:
+        found = estimate(history, season_s)
+    except Exception:
         return None
-    predicted = FORECASTERS[method](history, horizon_s)
-    if not math.isfinite(predicted):
-        predicted = last_value(history, horizon_s)
-    return max(0.0, predicted)
+    return found if all(math.isfinite(value) for value in found) else None
 
 
-def remember(history: History, time_s: float, tokens_per_s: float, *, keep_s: float) -> History:
-    """`history` with one more point, without what is older than `keep_s` before it.
-
-    A point not newer than the last one is the same report seen again, and changes nothing.
-    """
-    if history and time_s <= history[-1][0]:
-        return history
-    first = bisect_left(history, -keep_s, key=lambda point: point[0] - time_s)
-    return (*history[first:], (time_s, tokens_per_s))
+def predict(
+    method: str, history: History, horizon_s: float, coefficients: Coefficients | None
+) -> float:
+    """Tokens/s >= 0 at `horizon_s`; NaN if `method` fails or its fit did (coefficients None)."""
+    if coefficients is None:
+        return math.nan
+    try:
+        found = FORECASTERS[method].predict(history, horizon_s, coefficients)
+    except Exception:
+        return math.nan
+    return max(0.0, found) if math.isfinite(found) else math.nan

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from autoscaler.checks import above, at_least, fraction, require
-from autoscaler.forecast import FORECASTERS
+from autoscaler.forecast_params import ForecastParams
 from autoscaler.leak_params import LeakParams
 from autoscaler.need import SCALING_POLICIES, Capacity
 from autoscaler.snapshot import Tier
@@ -33,19 +33,6 @@ class Mode(StrEnum):
 
     ACTIVE = "active"
     ADVISORY = "advisory"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ForecastParams:
-    """`method`: a key of `FORECASTERS`. `history_s`: seconds of observations it may look at."""
-
-    method: str = "last_value"
-    history_s: float = 300.0
-
-    def __post_init__(self) -> None:
-        if self.method not in FORECASTERS:
-            raise UnknownNameError(kind="forecaster", name=self.method, known=FORECASTERS)
-        above("forecast.history_s", self.history_s, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)

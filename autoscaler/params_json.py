@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 
+from autoscaler.forecast_params import ForecastParams
 from autoscaler.json_reader import Json, Reader
 from autoscaler.leak_params import LeakParams
 from autoscaler.params import (
     ControllerParams,
-    ForecastParams,
     Mode,
     PoolParams,
     ScalingParams,
@@ -67,7 +67,13 @@ def _pool(reader: Reader) -> PoolParams:
 def _forecast(reader: Reader) -> ForecastParams:
     forecast = ForecastParams(
         method=reader.text("method"),
+        recent_s=reader.number("recent_s"),
         history_s=reader.number("history_s"),
+        season_s=reader.number("season_s"),
+        refit_s=reader.number("refit_s"),
+        backtest_s=reader.number("backtest_s"),
+        shortage_weight=reader.number("shortage_weight"),
+        switch_margin=reader.number("switch_margin"),
     )
     reader.done()
     return forecast

@@ -18,9 +18,9 @@ is removed while a backlog exists or the service is degraded.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from autoscaler.forecast import History
+from autoscaler.forecast_step import ForecastState
 from autoscaler.guards import clamp, held, limit_step, since
 from autoscaler.need import SCALING_POLICIES, Demand
 from autoscaler.params import PoolParams, ScalingParams
@@ -46,7 +46,7 @@ class PoolState:
     fewer_peak: int = 0
     pending: int = 0
     pending_since_s: float | None = None
-    history: History = ()
+    forecast: ForecastState = field(default_factory=ForecastState)
     hold: str = ""
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from autoscaler.controller import ControllerState, StepResult, step
 from autoscaler.decision_log import Header, Record, Tick, dump
+from autoscaler.forecast import prepare
 from autoscaler.params import ControllerParams, Mode
 from autoscaler.snapshot import Action, ClusterSnapshot, Decision, Tier
 from cluster.errors import UnavailableError
@@ -119,6 +120,7 @@ class ControllerActor:
             "ready": pool.ready if pool else None,
             "pending": pool.pending if pool else None,
             "forecast_tokens_per_s": self._last.forecast.get(name) if self._last else None,
+            "forecaster": self._last.forecasters.get(name) if self._last else None,
             "load": asdict(load) if load else None,
             "serve_status": state.status if state else "unknown",
             "serve_message": state.message if state else "",
@@ -129,6 +131,7 @@ class ControllerActor:
         return self._params.mode is Mode.ACTIVE
 
     async def _tick_forever(self) -> None:
+        await asyncio.to_thread(prepare, self._params.forecast.method)
         while True:
             started_s = time.time()
             try:

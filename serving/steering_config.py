@@ -8,7 +8,6 @@ from pydantic import Field
 
 from autoscaler.params import (
     ControllerParams,
-    ForecastParams,
     Mode,
     PoolParams,
     ScalingParams,
@@ -18,6 +17,7 @@ from cluster.model.plan import Plan, PoolSection
 from cluster.pool_capacity import in_flight_tokens, request_tokens
 from cluster.pool_ledger import ARRIVAL_WINDOW_S
 from serving.config_section import Section
+from serving.forecast_config import ForecastSection, forecast_params
 
 
 class SteeringSection(Section):
@@ -39,13 +39,14 @@ class SteeringSection(Section):
     tier_probe_s: float = 120.0
     wait_limit_s: float = 10.0
     light_release_s: float = 120.0
+    forecast: ForecastSection = Field(default_factory=ForecastSection)
 
 
 def controller_params(plan: Plan, steering: SteeringSection) -> ControllerParams:
     """Steering parameters of a plan: bounds and capacities from the pools, the rest as set."""
     return ControllerParams(
         pools=tuple(_pool_params(pool, plan=plan, steering=steering) for pool in plan.pools),
-        forecast=ForecastParams(),
+        forecast=forecast_params(steering.forecast),
         scaling=ScalingParams(
             target_utilisation=steering.target_utilisation,
             down_utilisation=steering.down_utilisation,

@@ -3,9 +3,9 @@ from dataclasses import replace
 
 import pytest
 
+from autoscaler.forecast_params import ForecastParams
 from autoscaler.params import (
     ControllerParams,
-    ForecastParams,
     Mode,
     ScalingParams,
     TierParams,
@@ -71,6 +71,13 @@ def test_unknown_names_are_refused_when_configured(make):
         lambda: pool(cold_start_s=float("nan")),
         lambda: replace(pool(), capacity_tokens_per_s=0.0),
         lambda: replace(pool(), capacity_in_flight_tokens=float("inf")),
+        lambda: ForecastParams(recent_s=10.0),
+        lambda: ForecastParams(history_s=1e8),
+        lambda: ForecastParams(season_s=60.0),
+        lambda: ForecastParams(season_s=200_000.0),
+        lambda: ForecastParams(refit_s=0.0),
+        lambda: ForecastParams(shortage_weight=0.5),
+        lambda: ForecastParams(switch_margin=1.0),
         lambda: ScalingParams(target_utilisation=0.8, down_utilisation=0.8),
         lambda: ScalingParams(target_utilisation=1.2),
         lambda: ScalingParams(max_step_up=0),

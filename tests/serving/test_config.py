@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from autoscaler.params import Mode
-from cluster.errors import ConfigError
+from cluster.errors import ConfigError, InputError
 from cluster.model.plan import (
     ClusterSection,
     Expectation,
@@ -131,6 +131,29 @@ def test_steering_that_cannot_work_is_refused_before_it_starts(tmp_path: Path) -
 def test_advisory_mode_reaches_the_controller(tmp_path: Path) -> None:
     config = load_serve_config(written(tmp_path, "steering:\n  mode: advisory\n"))
     assert controller_params(plan(), config.steering).mode is Mode.ADVISORY
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("method: prophet", "unknown forecaster 'prophet'.*auto, ewma, holt_winters"),
+        ("season_s: 90000000", r"forecast\.season_s.*at most 172800"),
+        ("history_s: 60", r"forecast\.history_s.*at least 1800"),
+        ("switch_margin: 1.0", r"forecast\.switch_margin.*below 1"),
+    ],
+)
+def test_forecasts_that_cannot_work_are_refused_with_the_limit(
+    tmp_path: Path, text: str, expected: str
+) -> None:
+    config = load_serve_config(written(tmp_path, f"steering:\n  forecast:\n    {text}\n"))
+    with pytest.raises(InputError, match=expected):
+        controller_params(plan(), config.steering)
+
+
+def test_forecast_settings_reach_the_controller(tmp_path: Path) -> None:
+    text = "steering:\n  forecast:\n    method: auto\n    refit_s: 120\n"
+    found = controller_params(plan(), load_serve_config(written(tmp_path, text)).steering).forecast
+    assert (found.method, found.refit_s) == ("auto", 120.0)
 
 
 @pytest.mark.parametrize("access", ["ray", "stdout", "/var/log/access.jsonl", None])
