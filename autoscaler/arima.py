@@ -10,9 +10,9 @@ The coefficients are fitted; innovations e follow from them and the newest point
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
-from scipy.signal import lfilter
 
 from autoscaler import fitting
 from autoscaler.forecaster import DIGITS, Coefficients
@@ -35,10 +35,9 @@ def predict(history: History, horizon_s: float, coefficients: Coefficients) -> f
         return history.newest
     phi, theta = coefficients
     grid = recent_grid(history, step_s=STEP_S)
-    changes = np.diff(grid)
-    if changes.size == 0:
-        return history.newest
-    innovations = lfilter([1.0, -phi], [1.0, theta], changes)
+    change = innovation = 0.0
+    for before, change in pairwise([0.0, *np.diff(grid).tolist()]):
+        innovation = change - phi * before - theta * innovation
     steps = max(1, math.ceil(horizon_s / STEP_S))
-    first = phi * changes[-1] + theta * innovations[-1]
+    first = phi * change + theta * innovation
     return within_reach(float(grid[-1] + first * np.sum(phi ** np.arange(steps))), grid)

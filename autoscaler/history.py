@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,7 +84,8 @@ def recent_grid(history: History, *, step_s: float) -> Floats:
 
     A step without a point has the mean of the one before it: missing data holds.
     """
-    table = np.array(history.points, dtype=np.float64)
+    flat = np.fromiter(chain.from_iterable(history.points), np.float64)
+    table = flat.reshape(-1, 2)
     ages = (table[-1, 0] - table[:, 0]) / step_s
     steps = ages.astype(np.int64)
     size = int(steps[0]) + 1
