@@ -38,14 +38,25 @@ FORECASTERS: Mapping[str, Forecaster] = MappingProxyType(
     }
 )
 
-# What `ForecastParams.method` may be.
-METHODS = (*FORECASTERS, AUTO)
+
+def methods() -> tuple[str, ...]:
+    """What `ForecastParams.method` may be."""
+    return (*FORECASTERS, AUTO)
+
+
+def members(method: str) -> tuple[str, ...]:
+    """The forecasters that `method` runs."""
+    return tuple(FORECASTERS) if method == AUTO else (method,)
+
+
+def is_fitted(method: str) -> bool:
+    """Whether a forecaster has coefficients to estimate."""
+    return FORECASTERS[method].fit is not None
 
 
 def prepare(method: str) -> None:
     """Import what the fits of `method` need, which takes seconds, so that no step has to."""
-    used = FORECASTERS.values() if method == AUTO else [FORECASTERS[method]]
-    if any(forecaster.uses_library for forecaster in used):
+    if any(FORECASTERS[member].uses_library for member in members(method)):
         fitting.load_library()
 
 

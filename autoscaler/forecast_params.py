@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autoscaler.checks import above, at_least, require
-from autoscaler.forecast import LAST_VALUE, METHODS
+from autoscaler.forecast import LAST_VALUE, methods
 from autoscaler.history import MINUTE_S
 from cluster.errors import UnknownNameError
 
@@ -36,8 +36,8 @@ class ForecastParams:
     switch_margin: float = 0.05
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise UnknownNameError(kind="forecaster", name=self.method, known=METHODS)
+        if self.method not in methods():
+            raise UnknownNameError(kind="forecaster", name=self.method, known=methods())
         at_least("forecast.recent_s", self.recent_s, MINUTE_S)
         at_least("forecast.history_s", self.history_s, self.recent_s)
         _at_most("forecast.history_s", self.history_s, LONGEST_HISTORY_S)

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 from autoscaler.backtest import STRIDE_S, Price, Trial, choose, judge, promise
-from autoscaler.forecast import AUTO, FORECASTERS, fit, predict
+from autoscaler.forecast import AUTO, fit, is_fitted, members, predict
 from autoscaler.forecast_params import ForecastParams
 from autoscaler.forecaster import Coefficients
 from autoscaler.history import History, remember
@@ -83,14 +83,12 @@ def _predict(state: ForecastState, method: str, horizon_s: float) -> float:
 
 
 def _refit(state: ForecastState, params: ForecastParams) -> ForecastState:
-    methods = FORECASTERS if params.method == AUTO else (params.method,)
     now_s = state.history.newest_s
     fitted_s = {item.method: item.fitted_s for item in state.fits}
     due = [
         method
-        for method in methods
-        if FORECASTERS[method].fit is not None
-        and now_s - fitted_s.get(method, -math.inf) >= params.refit_s
+        for method in members(params.method)
+        if is_fitted(method) and now_s - fitted_s.get(method, -math.inf) >= params.refit_s
     ]
     if not due:
         return state
@@ -106,7 +104,7 @@ def _try_all(
 ) -> ForecastState:
     trial = judge(state.trial, state.history.points, price=price, keep_s=params.backtest_s)
     trial = choose(trial, margin=params.switch_margin)
-    forecasts = {method: _predict(state, method, horizon_s) for method in FORECASTERS}
+    forecasts = {method: _predict(state, method, horizon_s) for method in members(AUTO)}
     trial = promise(
         trial, forecasts, now_s=state.history.newest_s, horizon_s=horizon_s, price=price
     )

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from autoscaler.forecast import METHODS
+from autoscaler.forecast import methods
 from autoscaler.need import SCALING_POLICIES
 from cluster.errors import InputError
 from cluster.lengths.predictors import PREDICTORS
@@ -95,7 +95,7 @@ PolicyOption = Annotated[
 ]
 ForecastOption = Annotated[
     str | None,
-    typer.Option("--forecast", help=f"With --autoscale: {', '.join(METHODS)}."),
+    typer.Option("--forecast", help=f"With --autoscale: {', '.join(methods())}."),
 ]
 DisaggregateOption = Annotated[
     str | None,

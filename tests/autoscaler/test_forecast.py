@@ -167,7 +167,6 @@ def raises(*_):
 def test_a_broken_forecaster_is_overruled_by_the_last_value(monkeypatch, broken):
     monkeypatch.setattr(module, "FORECASTERS", MappingProxyType({"ewma": broken}))
     assert math.isnan(predicted("ewma", history_of([(0.0, 5.0)]), 10.0))
-    monkeypatch.setattr("autoscaler.forecast_step.FORECASTERS", module.FORECASTERS)
     p = params(forecast=ForecastParams(method="ewma"))
     _, results = drive(p, [main_only(0.0, rate=5.0), main_only(2.0, rate=7.0)])
     assert [result.forecast["main"] for result in results] == [5.0, 7.0]
@@ -196,7 +195,6 @@ def test_a_fit_is_made_once_in_a_while_and_used_in_between(monkeypatch, method):
 
     table = MappingProxyType({method: Forecaster(predict=plain.predict, fit=counted)})
     monkeypatch.setattr(module, "FORECASTERS", table)
-    monkeypatch.setattr("autoscaler.forecast_step.FORECASTERS", table)
     p = params(forecast=ForecastParams(method=method, refit_s=60.0))
     drive(p, [main_only(2.0 * i, rate=100.0 + i) for i in range(100)])
     assert fits == [0.0, 60.0, 120.0, 180.0]
