@@ -220,6 +220,8 @@ def _replica(reader: Reader) -> ReplicaObservation:
         steps=reader.integer("steps"),
         owed_s=reader.number_or_nan("owed_s"),
         in_flight=reader.integer("in_flight"),
+        prompt_tokens=reader.integer("prompt_tokens"),
+        output_tokens=reader.integer("output_tokens"),
         host_bytes=reader.number_or_nan("host_bytes"),
         device_bytes=reader.number_or_nan("device_bytes"),
         device_fault=reader.text("device_fault"),
@@ -245,6 +247,9 @@ def _load(reader: Reader) -> LoadObservation:
         queued_tokens=reader.number_or_nan("queued_tokens"),
         queued_requests=reader.integer("queued_requests"),
         oldest_wait_s=reader.number_or_nan("oldest_wait_s"),
+        arrival_work=reader.number_or_nan("arrival_work"),
+        in_flight_work=reader.number_or_nan("in_flight_work"),
+        queued_work=reader.number_or_nan("queued_work"),
     )
     reader.done()
     return load

@@ -2,7 +2,8 @@
 
 A snapshot is everything a decision may depend on, the clock included; every observation carries
 the time it was made, so that stale means unknown and never zero. Tokens are *predicted* tokens
-((prompt + output / 2) * 1.2, see `cluster.routing.predicted_tokens`).
+((prompt + output / 2) * 1.2, see `cluster.routing.predicted_tokens`), work is in predicted
+engine-seconds of one replica of the pool (`cluster.engine_work`).
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ class ReplicaObservation:
     `kv_usage`: fraction of KV blocks in use. `steps`: of the engine since its start; they advance
     while it works. `owed_s`: how long the gateways have waited for any token of it, be it of a
     request or of a canary; 0 while nothing is owed. `in_flight`: requests gateways have on it.
+    `prompt_tokens`, `output_tokens`: of prompts that its engine has computed and of answers it has
+    made, since its start; 0 where nobody counts.
     `host_bytes`, `device_bytes`: memory of all its processes, NaN where nobody has looked.
     `device_fault`: what its node says is wrong with one of its devices, empty if nothing.
     """
@@ -44,6 +47,8 @@ class ReplicaObservation:
     steps: int = 0
     owed_s: float = 0.0
     in_flight: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
     host_bytes: float = math.nan
     device_bytes: float = math.nan
     device_fault: str = ""
@@ -57,6 +62,8 @@ def observed(report: Report) -> ReplicaObservation:
         running=report.running,
         waiting=report.waiting,
         kv_usage=report.kv_usage,
+        prompt_tokens=report.prompt_tokens,
+        output_tokens=report.output_tokens,
     )
 
 
@@ -96,6 +103,8 @@ class LoadObservation:
     `arrival_tokens_per_s`: predicted tokens of requests that arrived in the last window, shed
     ones included. `in_flight_tokens`: predicted tokens dispatched and not finished.
     `queued_tokens`, `queued_requests`: waiting in the gateway. `oldest_wait_s`: of those.
+    `arrival_work` (engine-seconds per second: replicas that the arrivals keep busy),
+    `in_flight_work`, `queued_work` (engine-seconds): the same requests' work, whole ones'.
     """
 
     pool: str
@@ -105,6 +114,9 @@ class LoadObservation:
     queued_tokens: float
     queued_requests: int
     oldest_wait_s: float
+    arrival_work: float
+    in_flight_work: float
+    queued_work: float
 
 
 @dataclass(frozen=True, kw_only=True)

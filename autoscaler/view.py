@@ -96,4 +96,7 @@ def _numbers(load: LoadObservation) -> tuple[float, ...]:
         load.queued_tokens,
         float(load.queued_requests),
         load.oldest_wait_s,
+        load.arrival_work,
+        load.in_flight_work,
+        load.queued_work,
     )

@@ -198,15 +198,23 @@ def _observe(
             for name, pool in pools.items()
         ),
         loads=tuple(
-            LoadObservation(
-                pool=name,
-                observed_s=now_s,
-                arrival_tokens_per_s=arrived[name] / window_s,
-                in_flight_tokens=pool.in_flight_tokens,
-                queued_tokens=pool.queued_tokens,
-                queued_requests=len(pool.queue),
-                oldest_wait_s=pool.oldest_wait_s,
-            )
-            for name, pool in pools.items()
+            _load(name, pool, arrived[name] / window_s, now_s) for name, pool in pools.items()
         ),
+    )
+
+
+def _load(name: str, pool: FluidPool, arrival_tokens_per_s: float, now_s: float) -> LoadObservation:
+    # A fluid has one kind of token: its work is its share of what a replica delivers in a second.
+    token_s = 1.0 / pool.spec.capacity_tokens_per_s
+    return LoadObservation(
+        pool=name,
+        observed_s=now_s,
+        arrival_tokens_per_s=arrival_tokens_per_s,
+        in_flight_tokens=pool.in_flight_tokens,
+        queued_tokens=pool.queued_tokens,
+        queued_requests=len(pool.queue),
+        oldest_wait_s=pool.oldest_wait_s,
+        arrival_work=arrival_tokens_per_s * token_s,
+        in_flight_work=pool.in_flight_tokens * token_s,
+        queued_work=pool.queued_tokens * token_s,
     )

@@ -67,6 +67,10 @@ class Report(Protocol):
     def waiting(self) -> int: ...  # noqa: D102
     @property
     def kv_usage(self) -> float: ...  # noqa: D102
+    @property
+    def prompt_tokens(self) -> int: ...  # noqa: D102
+    @property
+    def output_tokens(self) -> int: ...  # noqa: D102
 
     @property
     def limits(self) -> ReplicaLimits | None:
@@ -76,11 +80,18 @@ class Report(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """A pool's traffic as one gateway sees it; tokens are predicted ones."""
+    """A pool's traffic as one gateway sees it; tokens and work are predicted ones.
+
+    `arrival_work`: engine-seconds per second. `in_flight_work`, `queued_work`: engine-seconds, of
+    whole requests, however far they are.
+    """
 
     arrival_tokens_per_s: float
     in_flight_tokens: float
     queued_tokens: float
+    arrival_work: float
+    in_flight_work: float
+    queued_work: float
     queued_requests: int
     oldest_wait_s: float
 
@@ -97,6 +108,7 @@ class Elsewhere:
 class _Held:
     requests: int = 0
     tokens: float = 0.0
+    work: float = 0.0
 
 
 _NOTHING = _Held()
@@ -137,7 +149,7 @@ class PoolLedger:
         self._held: dict[str, _Held] = {}
         self._elsewhere = Elsewhere()
         self._held_when_heard: dict[str, tuple[float, float]] = {}
-        self._arrivals: deque[tuple[float, float]] = deque()
+        self._arrivals: deque[tuple[float, float, float]] = deque()
         self._views: dict[str, ReplicaView] = {}
         self._views_until_s = float("inf")
 
@@ -176,9 +188,9 @@ class PoolLedger:
         self._suspects[replica_id] = now_s
         self._forget_views()
 
-    def arrived(self, tokens: float, now_s: float) -> None:
-        """Count a request's predicted tokens as arrived (refused ones too)."""
-        self._arrivals.append((now_s, tokens))
+    def arrived(self, tokens: float, work: float, now_s: float) -> None:
+        """Count a request's predicted tokens and work as arrived (refused ones too)."""
+        self._arrivals.append((now_s, tokens, work))
         self._forget_arrivals(now_s)
 
     def place(self, now_s: float) -> list[tuple[Ticket, str]]:
@@ -200,7 +212,7 @@ class PoolLedger:
                 views = {name: view for name, view in views.items() if name in request.avoid}
             else:
                 self.line.leave(ticket)
-                self.take(chosen.replica_id, ask.tokens)
+                self.take(chosen.replica_id, ask.tokens, ask.work)
                 if ask.prefix and self._prefixes is not None:
                     self._prefixes.note(ask.prefix, chosen.replica_id)
                 placed.append((ticket, chosen.replica_id))
@@ -263,18 +275,20 @@ class PoolLedger:
         report = self._reports.get(replica_id)
         return report is None or report.waiting > 0 or now_s - report.sent_s > STALE_AFTER_S
 
-    def take(self, replica_id: str, tokens: float) -> None:
+    def take(self, replica_id: str, tokens: float, work: float) -> None:
         """Count a request as in flight on a replica."""
         held = self._held.setdefault(replica_id, _Held())
         held.requests += 1
         held.tokens += tokens
+        held.work += work
         self._renew(replica_id)
 
-    def release(self, replica_id: str, tokens: float) -> None:
+    def release(self, replica_id: str, tokens: float, work: float) -> None:
         """A request is no longer in flight; call `place` afterwards."""
         held = self._held[replica_id]
         held.requests -= 1
         held.tokens -= tokens
+        held.work -= work
         if held.requests == 0:
             del self._held[replica_id]  # and with it the rounding of the sums
         self._renew(replica_id)
@@ -282,19 +296,22 @@ class PoolLedger:
     def traffic(self, now_s: float) -> Traffic:
         """This gateway's traffic.
 
-        A request counts at least as its slot's share of a replica: a full batch of short requests
-        leaves no more room than one of long ones.
+        A request counts at least as its slot's share of a replica's tokens: a full batch of short
+        requests leaves no more room than one of long ones.
         """
         self._forget_arrivals(now_s)
         slots = {name: _slot_tokens(self._limits_of(name)) for name in self._reports}
         slot = min(slots.values(), default=_slot_tokens(self._limits))
         return Traffic(
-            arrival_tokens_per_s=sum(tokens for _, tokens in self._arrivals) / ARRIVAL_WINDOW_S,
+            arrival_tokens_per_s=sum(tokens for _, tokens, _ in self._arrivals) / ARRIVAL_WINDOW_S,
             in_flight_tokens=sum(
                 max(held.tokens, held.requests * slots.get(name, slot))
                 for name, held in self._held.items()
             ),
             queued_tokens=max(self.line.tokens, len(self.line) * slot),
+            arrival_work=sum(work for _, _, work in self._arrivals) / ARRIVAL_WINDOW_S,
+            in_flight_work=sum(held.work for held in self._held.values()),
+            queued_work=self.line.work,
             queued_requests=len(self.line),
             oldest_wait_s=self.line.oldest_wait_s(now_s),
         )

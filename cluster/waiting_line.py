@@ -25,6 +25,7 @@ class Ask(NamedTuple):
 
     `tokens`: predicted. `arrived_s`: at the gateway, which a retry does not change. `failed`:
     replicas that failed this request, and when. `prefix`: the blocks its prompt begins with.
+    `work`: predicted engine-seconds, see `cluster.engine_work`.
     """
 
     priority: Priority
@@ -32,6 +33,7 @@ class Ask(NamedTuple):
     arrived_s: float
     failed: Mapping[str, float] = MappingProxyType({})
     prefix: tuple[int, ...] = ()
+    work: float = 0.0
 
 
 class Ticket(NamedTuple):
@@ -73,6 +75,11 @@ class WaitingLine:
     def tokens(self) -> float:
         """Predicted tokens waiting."""
         return sum(ticket.ask.tokens for ticket in self._tickets)
+
+    @property
+    def work(self) -> float:
+        """Predicted engine-seconds waiting."""
+        return sum(ticket.ask.work for ticket in self._tickets)
 
     def oldest_wait_s(self, now_s: float) -> float:
         """How long the one that has waited most has waited, 0 if nobody waits."""

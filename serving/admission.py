@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoscaler.grant import Granted
+from cluster.engine_work import EngineWork
 from cluster.prefix_index import block_chain
 from serving.dispatch import Dispatcher
 from serving.errors import bad_request, context_too_long, wrong_model_kind
@@ -20,14 +21,16 @@ class PoolFront:
 
     `max_context`: tokens, prompt and output. `expected_output`: output tokens predicted for a
     request that sets no limit. `encode`: tokens of each prompt in a body, raises ApiError.
-    `decode`: text of token ids. `parsed`: the engine makes more of a chat answer than its text.
-    `ranks`: the engine schedules by priority. `embeds`: the model makes vectors and no text.
+    `decode`: text of token ids. `work`: what tokens cost on one of its replicas. `parsed`: the
+    engine makes more of a chat answer than its text. `ranks`: the engine schedules by priority.
+    `embeds`: the model makes vectors and no text.
     """
 
     pool: str
     model_name: str
     max_context: int
     expected_output: int
+    work: EngineWork
     dispatcher: Dispatcher
     link: ReplicaLink
     encode: Callable[[Body], list[list[int]]]

@@ -16,6 +16,7 @@ import ray
 from ray import serve
 
 from cluster.model.plan import Plan, PoolSection
+from cluster.planned_work import planned_work
 from cluster.ray_backend.bundles import PlacementBundles, replica_bundles
 from cluster.ray_backend.capacity import PoolNeed
 from serving.config import ServeConfig, WarmupSection
@@ -73,6 +74,9 @@ def build(deployment: Deployment) -> serve.Application:
     """The Serve application, to be given to `serve.run`."""
     spec = GatewaySpec(
         plan=deployment.plan,
+        work={
+            pool.name: planned_work(pool, plan=deployment.plan) for pool in deployment.plan.pools
+        },
         config=deployment.config,
         sources=deployment.sources,
         controller=CONTROLLER,

@@ -284,6 +284,7 @@ class Delivery:
         ask = Ask(
             priority=admitted.priority,
             tokens=admitted.request.tokens,
+            work=admitted.expected.work,
             arrived_s=admitted.arrived_s,
             failed=failed,
             prefix=admitted.prefix,

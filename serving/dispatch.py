@@ -12,6 +12,7 @@ import asyncio
 import math
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 
 from cluster.batching import BatchRules
 from cluster.pool_ledger import Elsewhere, PoolLedger, ReplicaLimits
@@ -26,9 +27,12 @@ _AT_ONCE = BatchRules()
 class Slot:
     """A request's place on a replica."""
 
-    def __init__(self, *, replica_id: str, tokens: float, release: Callable[[Slot], None]) -> None:
+    def __init__(
+        self, *, replica_id: str, tokens: float, work: float, release: Callable[[Slot], None]
+    ) -> None:
         self.replica_id = replica_id
         self.tokens = tokens
+        self.work = work
         self._release = release
         self._held = True
 
@@ -86,9 +90,9 @@ class Dispatcher:
         """The replica was lost: choose it again only after a newer report."""
         self._ledger.suspect(replica_id, self._clock())
 
-    def arrived(self, tokens: float) -> None:
-        """Count a request's predicted tokens as arrived (refused ones too)."""
-        self._ledger.arrived(tokens, self._clock())
+    def arrived(self, tokens: float, work: float) -> None:
+        """Count a request's predicted tokens and work as arrived (refused ones too)."""
+        self._ledger.arrived(tokens, work, self._clock())
 
     async def place(self, ask: Ask) -> Slot:
         """A slot on a replica, waiting in line if need be. Cancel to leave the line."""
@@ -120,21 +124,16 @@ class Dispatcher:
 
     def move(self, slot: Slot, replica_id: str) -> Slot:
         """The same request on another replica; `slot` is given back."""
-        self._ledger.take(replica_id, slot.tokens)
+        self._ledger.take(replica_id, slot.tokens, slot.work)
         slot.release()
-        return Slot(replica_id=replica_id, tokens=slot.tokens, release=self._give_back)
+        return Slot(
+            replica_id=replica_id, tokens=slot.tokens, work=slot.work, release=self._give_back
+        )
 
     def load(self) -> PoolLoad:
         """This gateway's traffic for the pool."""
         traffic = self._ledger.traffic(self._clock())
-        return PoolLoad(
-            pool=self._pool,
-            arrival_tokens_per_s=traffic.arrival_tokens_per_s,
-            in_flight_tokens=traffic.in_flight_tokens,
-            queued_tokens=traffic.queued_tokens,
-            queued_requests=traffic.queued_requests,
-            oldest_wait_s=traffic.oldest_wait_s,
-        )
+        return PoolLoad(pool=self._pool, **asdict(traffic))
 
     def in_flight(self) -> dict[str, tuple[int, float]]:
         """Requests and predicted tokens per replica."""
@@ -159,7 +158,10 @@ class Dispatcher:
         self._place_waiting()
 
     def _hand_over(self, ticket: Ticket, replica_id: str) -> None:
-        slot = Slot(replica_id=replica_id, tokens=ticket.ask.tokens, release=self._give_back)
+        ask = ticket.ask
+        slot = Slot(
+            replica_id=replica_id, tokens=ask.tokens, work=ask.work, release=self._give_back
+        )
         turn = self._turns[ticket.order]
         if turn.done():
             slot.release()  # cancelled, and its own task has not yet run to take it out of the line
@@ -167,5 +169,5 @@ class Dispatcher:
             turn.set_result(slot)
 
     def _give_back(self, slot: Slot) -> None:
-        self._ledger.release(slot.replica_id, slot.tokens)
+        self._ledger.release(slot.replica_id, slot.tokens, slot.work)
         self._place_waiting()

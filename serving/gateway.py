@@ -17,6 +17,7 @@ import ray
 from ray.serve.handle import DeploymentHandle
 
 from cluster.batching import BatchRules
+from cluster.engine_work import EngineWork
 from cluster.model.plan import Plan, PoolSection
 from cluster.pool_capacity import replica_limits
 from cluster.pool_ledger import ReplicaLimits
@@ -46,9 +47,13 @@ _GC_EVERY = 50_000  # allocations, instead of 700
 
 @dataclass(frozen=True, kw_only=True)
 class GatewaySpec:
-    """What a gateway replica needs. `sources`: model directory or hub id per pool."""
+    """What a gateway replica needs. `sources`: model directory or hub id per pool.
+
+    `work`: what tokens cost on a replica, per pool.
+    """
 
     plan: Plan
+    work: dict[str, EngineWork]
     config: ServeConfig
     sources: dict[str, str]
     controller: str
@@ -153,6 +158,7 @@ def _front(pool: PoolSection, spec: GatewaySpec) -> PoolFront:
         model_name=pool.model.name,
         max_context=min(longest, int(pool.engine_args.get("max_model_len") or longest)),
         expected_output=spec.plan.workload.osl,
+        work=spec.work[pool.name],
         dispatcher=dispatcher,
         link=DirectLink(secret=spec.link_secret, reach_s=limits.reach_s, left=dispatcher.suspect),
         encode=tokenizer.encode,

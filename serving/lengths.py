@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cluster.engine_work import EngineWork
 from cluster.lengths.features import LengthFeatures, LengthPredictor, openings_of_blocks
 from cluster.prefix_index import BLOCK_TOKENS
 from cluster.routing import predicted_tokens
@@ -22,12 +23,16 @@ from serving.transcript import Transcript
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """What a request is expected to take. Tokens; `prompt` and `output` of all its `answers`."""
+    """What a request is expected to take. Tokens; `prompt` and `output` of all its `answers`.
+
+    `work`: predicted engine-seconds.
+    """
 
     asked: LengthFeatures
     answers: int
     prompt: int
     output: float
+    work: float
 
     @property
     def load(self) -> float:
@@ -38,8 +43,16 @@ class Expected:
 class Lengths:
     """One pool's answers."""
 
-    def __init__(self, *, pool: str, predictor: LengthPredictor, metrics: GatewayMetrics) -> None:
+    def __init__(
+        self,
+        *,
+        pool: str,
+        predictor: LengthPredictor,
+        work: EngineWork,
+        metrics: GatewayMetrics,
+    ) -> None:
         self._predictor = predictor
+        self._work = work
         self._predicted = metrics.predicted_output.labels(pool)
         self._actual = metrics.output_tokens.labels(pool)
         self._ratio = metrics.output_ratio.labels(pool)
@@ -47,14 +60,20 @@ class Lengths:
     def expected(self, body: Body, fit: Fit, *, limit: int | None, caller: Caller) -> Expected:
         """What a request will take if each of its answers may have `limit` tokens."""
         if isinstance(body, EmbeddingBody):
-            nothing = LengthFeatures(fit.prompt_tokens, 0, 0)
-            return Expected(asked=nothing, answers=1, prompt=fit.prompt_tokens, output=0.0)
+            return self._of(LengthFeatures(fit.prompt_tokens, 0, 0), fit, answers=1, output=0.0)
         asked = features(body, fit, limit=limit, caller=caller)
+        output = self._predictor.predict(asked)
+        return self._of(asked, fit, answers=fit.sequences, output=output)
+
+    def _of(self, asked: LengthFeatures, fit: Fit, *, answers: int, output: float) -> Expected:
+        """`output`: tokens of each answer."""
+        prompt = fit.prompt_tokens / answers
         return Expected(
             asked=asked,
-            answers=fit.sequences,
+            answers=answers,
             prompt=fit.prompt_tokens,
-            output=fit.sequences * self._predictor.predict(asked),
+            output=answers * output,
+            work=answers * self._work.of(prompt_tokens=prompt, output_tokens=output),
         )
 
     def ended(self, expected: Expected, *, output_tokens: int) -> None:

@@ -86,7 +86,8 @@ class ReplicaReport:
     """An engine replica's own account, pushed about once a second.
 
     `address`: host and port at which gateways reach it. `limits`: what they may give it; None: as
-    the plan they were started with says.
+    the plan they were started with says. `prompt_tokens`, `output_tokens`: that its engine has
+    computed and made since its start.
     """
 
     pool: str
@@ -99,13 +100,16 @@ class ReplicaReport:
     waiting: int
     kv_usage: float
     limits: ReplicaLimits | None = None
+    prompt_tokens: int = 0
+    output_tokens: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolLoad:
     """A gateway's traffic for one pool; see `autoscaler.snapshot.LoadObservation`.
 
-    Tokens in flight and queued count a request at least as its slot's share of a replica.
+    Tokens in flight and queued count a request at least as its slot's share of a replica. Work is
+    in engine-seconds, of arrivals per second.
     """
 
     pool: str
@@ -114,6 +118,9 @@ class PoolLoad:
     queued_tokens: float
     queued_requests: int
     oldest_wait_s: float
+    arrival_work: float
+    in_flight_work: float
+    queued_work: float
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -123,6 +123,9 @@ def _load(heard: Heard, name: str) -> list[LoadObservation]:
             queued_tokens=sum(load.queued_tokens for load in loads),
             queued_requests=sum(load.queued_requests for load in loads),
             oldest_wait_s=max(load.oldest_wait_s for load in loads),
+            arrival_work=sum(load.arrival_work for load in loads),
+            in_flight_work=sum(load.in_flight_work for load in loads),
+            queued_work=sum(load.queued_work for load in loads),
         )
     ]
 

@@ -69,7 +69,10 @@ class Service:
         predictor = PREDICTORS[limits.length_predictor]
         self._lengths = {
             front.pool: Lengths(
-                pool=front.pool, predictor=predictor(front.expected_output), metrics=metrics
+                pool=front.pool,
+                predictor=predictor(front.expected_output),
+                work=front.work,
+                metrics=metrics,
             )
             for front in fronts
         }
@@ -205,7 +208,7 @@ class Service:
         front = self._light if granted.light and self._light is not None else asked_front
         lengths = self._lengths[front.pool]
         expected = lengths.expected(body, asked, limit=asked.max_tokens, caller=caller)
-        front.dispatcher.arrived(expected.load)
+        front.dispatcher.arrived(expected.load, expected.work)
         if granted.max_tokens != asked.max_tokens:
             expected = lengths.expected(body, asked, limit=granted.max_tokens, caller=caller)
         self._count_changes(["shed"] if granted.refused else granted.changes)

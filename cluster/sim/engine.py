@@ -33,7 +33,8 @@ class Engine:
     """`ranks` of a replica. `first`, `done`, `handed`: jobs since they were last collected.
 
     `first`: whose first token was made; `done`: complete; `handed`: prefilled, to be decoded
-    elsewhere. `wake_s`: when the engine has to be looked at again.
+    elsewhere. `prompt_tokens`: of the prompts it has computed. `wake_s`: when the engine has to be
+    looked at again.
     """
 
     __slots__ = (
@@ -52,6 +53,7 @@ class Engine:
         "first",
         "frozen",
         "handed",
+        "prompt_tokens",
         "ranks",
         "slowness",
         "steps",
@@ -68,6 +70,7 @@ class Engine:
         self.slowness = 1.0
         self.frozen = False
         self.steps = 0
+        self.prompt_tokens = 0
         self.first: list[Job] = []
         self.done: list[Job] = []
         self.handed: list[Job] = []
@@ -297,6 +300,7 @@ class Engine:
                 else:
                     rank.decode(job)
                 if job.first_s == NEVER:
+                    self.prompt_tokens += job.prompt
                     job.first_s = now_s
                     self.first.append(job)
         self._chunks = []

@@ -19,12 +19,12 @@ from cluster.costmodel.coefficients import Coefficients
 from cluster.costmodel.estimate import Serving
 from cluster.costmodel.memory import DEFAULT_HEADROOM, memory_table
 from cluster.costmodel.precision import as_held
-from cluster.costmodel.speculation import Speculation
 from cluster.errors import ConfigError, InputError
 from cluster.model.hardware import NodeGroup
 from cluster.model.layout import Layout, LayoutTable
 from cluster.model.model_spec import ModelSpec
 from cluster.model.plan import Plan, PoolSection
+from cluster.planned_work import planned_work, serving_of
 from cluster.pool_capacity import replica_limits
 from cluster.sim.lags import lags_of
 from cluster.sim.modelled_times import ModelledTimes
@@ -134,23 +134,6 @@ def kv_bytes_per_token(model: ModelSpec) -> float:
     return float(elements) * model.kv_format.bytes
 
 
-def serving_of(pool: PoolSection) -> Serving:
-    """How a plan says that a pool's replicas are served."""
-    section = pool.serving
-    if section is None:
-        return Serving()
-    speculation = None
-    if section.draft_tokens is not None:
-        speculation = Speculation(
-            drafts=section.draft_tokens,
-            acceptance=section.draft_acceptance,
-            draft_share=section.draft_share,
-        )
-    return Serving(
-        backend=section.backend, speculation=speculation, offload_bytes=section.offload_bytes
-    )
-
-
 def pool_setups(
     plan: Plan,
     *,
@@ -198,6 +181,7 @@ def pool_setups(
                 spec=spec,
                 replicas=replicas if replicas is not None and pool.name == "main" else initial,
                 limits=replica_limits(pool, plan=plan),
+                work=planned_work(pool, plan=plan),
                 price_per_device_hour=group.device.price_per_hour,
                 replicas_per_node=max(1, group.devices_per_node // spec.devices),
                 max_context=max_context(pool),

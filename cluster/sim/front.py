@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cluster.batching import BatchRules
+from cluster.engine_work import EngineWork
 from cluster.lengths.features import LengthFeatures, openings_of_blocks
 from cluster.lengths.predictors import PREDICTORS
 from cluster.pool_ledger import PoolLedger, ReplicaLimits
@@ -23,8 +24,14 @@ class Front:
     """Jobs on their way to a replica of one pool. `lengths`: who predicts their answers'."""
 
     def __init__(
-        self, *, limits: ReplicaLimits, rules: GatewayRules, draw: Callable[[], float]
+        self,
+        *,
+        limits: ReplicaLimits,
+        work: EngineWork,
+        rules: GatewayRules,
+        draw: Callable[[], float],
     ) -> None:
+        self._work = work
         line = WaitingLine(limit=rules.max_queued, delays_s=rules.delays_s)
         choose = ROUTERS[rules.router]()
         batches = BatchRules(wait_s=rules.batch_wait_s, tokens=rules.batch_tokens)
@@ -51,10 +58,13 @@ class Front:
         """Whether the job is in line."""
         return job.ticket in self._jobs
 
-    def load_of(self, asked: LengthFeatures) -> float:
-        """Predicted tokens of a request."""
-        output = self.lengths.predict(asked)
-        return predicted_tokens(prompt_tokens=asked.prompt_tokens, output_tokens=output)
+    def load_of(self, asked: LengthFeatures) -> tuple[float, float]:
+        """Predicted tokens and engine-seconds of a request."""
+        output, prompt = self.lengths.predict(asked), asked.prompt_tokens
+        return (
+            predicted_tokens(prompt_tokens=prompt, output_tokens=output),
+            self._work.of(prompt_tokens=prompt, output_tokens=output),
+        )
 
     def join(self, job: Job, now_s: float) -> None:
         """Into the line; call `place` afterwards."""
@@ -64,6 +74,7 @@ class Front:
             arrived_s=job.arrival_s,
             failed=job.failed,
             prefix=job.blocks,
+            work=job.work,
         )
         ticket = self.ledger.line.put(ask, now_s=now_s)
         job.ticket = ticket.order

@@ -18,11 +18,12 @@ NEVER = math.inf
 class Job:
     """One request. Tokens, and seconds of the simulation's clock.
 
-    `limit`: output tokens it will get (a tier may cap them). `load`: predicted tokens. `asked`:
-    what the gateway knows of its length, and `lengths` who is told in the end how long it was.
-    `generated`: output tokens it had when it last joined or left a batch. `target`: tokens its
-    prefill has to reach, `position`: tokens reached. `lag_s`: seconds its first token reaches the
-    caller later than the step that made it ends. `failed`: replicas that lost it, and when.
+    `limit`: output tokens it will get (a tier may cap them). `load`, `work`: predicted tokens and
+    engine-seconds. `asked`: what the gateway knows of its length, and `lengths` who is told in the
+    end how long it was. `generated`: output tokens it had when it last joined or left a batch.
+    `target`: tokens its prefill has to reach, `position`: tokens reached. `lag_s`: seconds its
+    first token reaches the caller later than the step that made it ends. `failed`: replicas that
+    lost it, and when.
     """
 
     __slots__ = (
@@ -60,6 +61,7 @@ class Job:
         "steps",
         "target",
         "ticket",
+        "work",
     )
 
     def __init__(
@@ -81,7 +83,7 @@ class Job:
         self.blocks = blocks
         self.block_tokens = block_tokens
         self.pool = ""
-        self.load = 0.0
+        self.load = self.work = 0.0
         self.asked: LengthFeatures | None = None
         self.lengths: LengthPredictor | None = None
         self.generated = 0

@@ -26,7 +26,7 @@ Chunk = tuple[Job, int]
 
 
 class Rank:
-    """State of one data-parallel rank. `step` counts its decode steps."""
+    """A data-parallel rank. `step` counts decode steps, `output_tokens` what they made."""
 
     __slots__ = (
         "_accepted",
@@ -40,6 +40,7 @@ class Rank:
         "context",
         "decoding",
         "kv",
+        "output_tokens",
         "preemptions",
         "prefilling",
         "step",
@@ -62,6 +63,7 @@ class Rank:
         self.context = 0.0
         self.step = 0
         self.preemptions = 0
+        self.output_tokens = 0.0
 
     @property
     def load(self) -> int:
@@ -184,7 +186,9 @@ class Rank:
         growth = self._growth(steps)
         if growth:
             self.kv.take(growth)
-        self.context += steps * len(self.decoding) * self._accepted
+        made = steps * len(self.decoding) * self._accepted
+        self.context += made
+        self.output_tokens += made
         self.step += steps
         ends, done = self._ends, []
         while ends and ends[0][0] <= self.step:

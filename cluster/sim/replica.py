@@ -27,6 +27,8 @@ class SimReport(NamedTuple):
     running: int
     waiting: int
     kv_usage: float
+    prompt_tokens: int = 0
+    output_tokens: int = 0
     limits: None = None
 
 
@@ -87,12 +89,23 @@ class Replica:
     def tell(self, now_s: float) -> SimReport:
         """A report, unless it is frozen: then the last one, grown old."""
         if self.report is None or not self.frozen:
-            running = waiting = used = capacity = 0
+            running = waiting = used = capacity = prompt_tokens = 0
+            output_tokens = 0.0
             for engine in self.engines:
+                prompt_tokens += engine.prompt_tokens
                 for rank in engine.ranks:
+                    output_tokens += rank.output_tokens
                     running += rank.running
                     waiting += rank.waiting
                     used += rank.kv.used
                     capacity += rank.kv.capacity
-            self.report = SimReport(self.replica_id, now_s, running, waiting, used / capacity)
+            self.report = SimReport(
+                self.replica_id,
+                now_s,
+                running,
+                waiting,
+                used / capacity,
+                prompt_tokens,
+                round(output_tokens),
+            )
         return self.report

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from cluster.engine_work import EngineWork
 from cluster.errors import ConfigError, UnknownNameError
 from cluster.lengths.predictors import PREDICTORS
 from cluster.model.workload import Slo
@@ -75,7 +76,8 @@ class HealthRules:
 class PoolSetup:
     """A pool: its replica, how many there are at first, and what the gateway gives each.
 
-    `max_context`: tokens, prompt and output, that its model accepts; more is refused.
+    `max_context`: tokens, prompt and output, that its model accepts; more is refused. `work`: what
+    the gateway takes tokens to cost; where nobody knows, `engine_work.turned_over`.
     """
 
     name: str
@@ -85,6 +87,7 @@ class PoolSetup:
     price_per_device_hour: float | None = None
     replicas_per_node: int = 1
     max_context: int = 1 << 40
+    work: EngineWork | None = None
 
     def __post_init__(self) -> None:
         if self.replicas < 0:

@@ -16,6 +16,7 @@ from itertools import count
 
 import numpy as np
 
+from cluster.engine_work import turned_over
 from cluster.lengths.features import LengthFeatures
 from cluster.sim.driver import Driver, PoolFacts, Unsteered
 from cluster.sim.engine import Engine
@@ -74,7 +75,12 @@ class Simulation:
             for pool in setup.pools
         }
         self._fronts = {
-            pool.name: Front(limits=pool.limits, rules=self._rules, draw=self._draw)
+            pool.name: Front(
+                limits=pool.limits,
+                work=pool.work or turned_over(pool.limits.max_tokens),
+                rules=self._rules,
+                draw=self._draw,
+            )
             for pool in setup.pools
         }
         self._decoders = next((p.name for p in setup.pools if p.spec.role is Role.DECODE), "")
@@ -174,13 +180,13 @@ class Simulation:
         room = max(1, self._fleets[pool].setup.max_context - job.prompt)
         job.lengths = front.lengths
         job.asked = self._knows(request, limit=None, room=room)
-        job.load = front.load_of(job.asked)
-        front.ledger.arrived(job.load, now_s)
+        job.load, job.work = front.load_of(job.asked)
+        front.ledger.arrived(job.load, job.work, now_s)
         for change in admission.changes:
             record.count(change)
         if admission.output_cap is not None:
             job.asked = self._knows(request, limit=admission.output_cap, room=room)
-            job.load = front.load_of(job.asked)
+            job.load, job.work = front.load_of(job.asked)
         if admission.refused:
             self._refuse(job, admission.refused)
         elif job.prompt + job.limit > self._fleets[pool].setup.max_context:
@@ -261,7 +267,7 @@ class Simulation:
         self._log.finished(job, replica.replica_id, now_s)
         if job.lengths is not None and job.asked is not None:
             job.lengths.learn(job.asked, job.limit)
-        front.ledger.release(replica.replica_id, job.load)
+        front.ledger.release(replica.replica_id, job.load, job.work)
         self._end(job.lag_s)
         if front.waiting:
             self._place(front)
@@ -307,8 +313,8 @@ class Simulation:
         before_s = engine.wake_s
         engine.remove(job, now_s)
         self._after(replica, engine, before_s)
-        front.ledger.release(replica.replica_id, job.load)
-        front.ledger.take(better, job.load)
+        front.ledger.release(replica.replica_id, job.load, job.work)
+        front.ledger.take(better, job.load, job.work)
         job.moves += 1
         self.record.count("moved before they started")
         self._log.moved(job, replica.replica_id, now_s)
@@ -318,7 +324,7 @@ class Simulation:
     def _hand_over(self, job: Job, replica: Replica) -> None:
         """A prompt is done: its KV cache travels to a replica that decodes."""
         spec, now_s = replica.spec, self.now_s
-        self._fronts[job.pool].ledger.release(replica.replica_id, job.load)
+        self._fronts[job.pool].ledger.release(replica.replica_id, job.load, job.work)
         moved = (job.prompt + job.generated) * spec.kv_bytes_per_token
         self.record.count("KV caches sent")
         self._log.handed(job, replica.replica_id, now_s)
@@ -414,7 +420,7 @@ class Simulation:
         self._log.replica(replica.replica_id, "lost", now_s)
         front.ledger.suspect(replica.replica_id, now_s)
         for job in lost:
-            front.ledger.release(replica.replica_id, job.load)
+            front.ledger.release(replica.replica_id, job.load, job.work)
         front.ledger.observe(fleet.reports(now_s, forget_s=self._setup.health.forget_s))
         fleet.set_target(fleet.target, now_s)
         for job in lost:

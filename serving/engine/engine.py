@@ -23,6 +23,8 @@ _METRICS = {
     "running": "vllm:num_requests_running",
     "waiting": "vllm:num_requests_waiting",
     "kv_usage": "vllm:kv_cache_usage_perc",
+    "prompt_tokens": "vllm:prompt_tokens",
+    "output_tokens": "vllm:generation_tokens",
 }
 
 
@@ -82,14 +84,18 @@ class Engine:
         await self._server.check_health()
 
     def stats(self) -> dict[str, float]:
-        """Running and waiting sequences and KV usage, from the engine's own metrics."""
+        """Sequences, KV usage and tokens since the start, from the engine's own metrics."""
         from prometheus_client import REGISTRY
 
         values = dict.fromkeys(_METRICS, 0.0)
         names = {name: key for key, name in _METRICS.items()}
         for family in REGISTRY.collect():
             if family.name in names:
-                values[names[family.name]] = sum(sample.value for sample in family.samples)
+                values[names[family.name]] = sum(
+                    sample.value
+                    for sample in family.samples
+                    if not sample.name.endswith("_created")  # when a counter began
+                )
         return values
 
 

@@ -87,6 +87,8 @@ class EngineReplica:
             waiting=int(stats["waiting"]),
             kv_usage=stats["kv_usage"],
             limits=self._spec.limits,
+            prompt_tokens=int(stats.get("prompt_tokens", 0)),
+            output_tokens=int(stats.get("output_tokens", 0)),
         )
 
     async def _report_until_dead(self) -> None:

@@ -52,6 +52,9 @@ def load(now_s, *, name="main", rate=0.0, flight=None, queued=0.0, wait=0.0, age
         queued_tokens=queued,
         queued_requests=int(queued > 0),
         oldest_wait_s=wait,
+        arrival_work=rate / RATE,
+        in_flight_work=(rate * FLIGHT / RATE if flight is None else flight) / RATE,
+        queued_work=queued / RATE,
     )
 
 

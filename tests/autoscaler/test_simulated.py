@@ -218,6 +218,7 @@ def test_both_drivers_decide_the_same_on_the_same_snapshots(seen, tmp_path_facto
             queued_tokens=queued,
             queued_requests=int(queued > 0),
             oldest_wait_s=wait,
+            **work_of(rate, flight, queued),
         )
         reports = [SimReport(f"main/{n}", float(index), 1, 0, 0.5) for n in range(ready)]
         facts = PoolFacts(
@@ -228,6 +229,14 @@ def test_both_drivers_decide_the_same_on_the_same_snapshots(seen, tmp_path_facto
         simulated.append(([d for _, d in driver.decisions[before:]], dict(asked)))
     assert [decisions for decisions, _ in simulated] == [decisions for decisions, _ in live]
     assert [asked.get("main") for _, asked in simulated] == [asked for _, asked in live]
+
+
+def work_of(rate, flight, queued):
+    return {
+        "arrival_work": rate / RATE,
+        "in_flight_work": flight / RATE,
+        "queued_work": queued / RATE,
+    }
 
 
 def _live_decisions(seen, p, path):
@@ -297,6 +306,7 @@ def _live_decisions(seen, p, path):
                     queued_tokens=queued,
                     queued_requests=int(queued > 0),
                     oldest_wait_s=wait,
+                    **work_of(rate, flight, queued),
                 )
                 await actor.exchange(
                     GatewayReport(
@@ -331,13 +341,16 @@ def test_live_reports_and_simulated_ones_make_the_same_snapshot():
         queued_tokens=5.0,
         queued_requests=1,
         oldest_wait_s=0.5,
+        arrival_work=0.01,
+        in_flight_work=0.02,
+        queued_work=0.005,
     )
     facts = PoolFacts(
         name="main",
         target=2,
         ready=1,
         pending=1,
-        reports=[SimReport("main/0", 7.0, 3, 1, 0.25)],
+        reports=[SimReport("main/0", 7.0, 3, 1, 0.25, 900, 80)],
         traffic=traffic,
     )
     heard = Heard(
@@ -352,6 +365,8 @@ def test_live_reports_and_simulated_ones_make_the_same_snapshot():
                 running=3,
                 waiting=1,
                 kv_usage=0.25,
+                prompt_tokens=900,
+                output_tokens=80,
             )
         },
         gateways={

@@ -79,7 +79,7 @@ class Pool:
     def pass_time(self, until_s: float) -> None:
         while self.leaving and self.leaving[0][0] <= until_s:
             self.now_s, gateway, replica = self.leaving.pop(0)
-            self.ledgers[gateway].release(replica, TOKENS)
+            self.ledgers[gateway].release(replica, TOKENS, 0.0)
             self.place(gateway)
         self.now_s = until_s
 
@@ -115,7 +115,7 @@ def test_an_empty_replica_is_not_stormed() -> None:
     pool = Pool(gateways=4, replicas=("old", "new"), slots=64)
     for own in range(4):
         for _ in range(10):
-            pool.ledgers[own].take("old", TOKENS)
+            pool.ledgers[own].take("old", TOKENS, 0.0)
     pool.hear()
     for own in range(4):
         for _ in range(15):

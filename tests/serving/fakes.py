@@ -12,6 +12,7 @@ import httpx
 from opentelemetry.trace import Tracer
 
 from autoscaler.snapshot import Tier
+from cluster.engine_work import by_tokens
 from cluster.pool_ledger import ReplicaLimits
 from cluster.prefix_index import PrefixIndex
 from cluster.priority import Priority
@@ -288,6 +289,7 @@ class Stage:
                     model_name=name,
                     max_context=context,
                     expected_output=10,
+                    work=by_tokens(1000.0),
                     dispatcher=self.dispatchers[pool],
                     link=self.link,
                     encode=self.encode,

@@ -240,12 +240,14 @@ async def test_another_pools_replicas_are_not_ours() -> None:
 async def test_arrivals_are_averaged_over_the_window_and_forgotten() -> None:
     clock = Clock()
     where = dispatcher(clock)
-    where.arrived(100)
+    where.arrived(100, 0.5)
     clock.now_s += ARRIVAL_WINDOW_S / 2
-    where.arrived(50)
+    where.arrived(50, 0.25)
     assert where.load().arrival_tokens_per_s == 150 / ARRIVAL_WINDOW_S
+    assert where.load().arrival_work == 0.75 / ARRIVAL_WINDOW_S
     clock.now_s += ARRIVAL_WINDOW_S / 2
     assert where.load().arrival_tokens_per_s == 50 / ARRIVAL_WINDOW_S
+    assert where.load().arrival_work == 0.25 / ARRIVAL_WINDOW_S
     clock.now_s += ARRIVAL_WINDOW_S
     assert where.load().arrival_tokens_per_s == 0
 

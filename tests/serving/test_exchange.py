@@ -78,7 +78,7 @@ async def test_a_controller_that_stays_away_degrades_nobody_for_ever() -> None:
 
 async def test_the_report_carries_the_traffic() -> None:
     stage = Stage()
-    stage.dispatcher.arrived(50)
+    stage.dispatcher.arrived(50, 0.5)
     told = stage.service.report()
     assert [load.pool for load in told.loads] == ["main"]
     assert told.loads[0].arrival_tokens_per_s == 10

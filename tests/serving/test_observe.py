@@ -1,5 +1,7 @@
 from dataclasses import replace
 
+import pytest
+
 from serving.messages import GatewayReport, PoolLoad
 from serving.observe import FORGET_AFTER_S, Heard, in_public, snapshot
 from serving.scaler import DeploymentState
@@ -20,6 +22,9 @@ def gateway(name: str, *, sent_s: float, scale: float = 1.0) -> GatewayReport:
         queued_tokens=30 * scale,
         queued_requests=int(4 * scale),
         oldest_wait_s=5 * scale,
+        arrival_work=0.1 * scale,
+        in_flight_work=0.2 * scale,
+        queued_work=0.3 * scale,
     )
     return GatewayReport(
         gateway_id=name, address="h:1", sent_s=sent_s, loads=(load,), in_flight={}, charged={}
@@ -38,6 +43,8 @@ def test_gateways_are_summed_at_the_age_of_the_oldest() -> None:
     assert (load.pool, load.observed_s) == ("main", 98)
     assert (load.arrival_tokens_per_s, load.in_flight_tokens, load.queued_tokens) == (30, 60, 90)
     assert (load.queued_requests, load.oldest_wait_s) == (12, 10)
+    work = (load.arrival_work, load.in_flight_work, load.queued_work)
+    assert work == pytest.approx((0.3, 0.6, 0.9))
 
 
 def test_pools_carry_serves_numbers_and_their_own_replicas() -> None:

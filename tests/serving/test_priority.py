@@ -85,7 +85,7 @@ def test_order_and_counters_after_any_puts_and_leaves(asks: list[Ask], leaving: 
 
 def test_a_slot_is_given_back_once() -> None:
     released: list[Slot] = []
-    slot = Slot(replica_id="a", tokens=1.0, release=released.append)
+    slot = Slot(replica_id="a", tokens=1.0, work=0.1, release=released.append)
     slot.release()
     slot.release()
     assert released == [slot]
