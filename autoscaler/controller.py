@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from autoscaler.backtest import Price
 from autoscaler.degradation import TierState, light_floor, step_tier
+from autoscaler.delivery_rate import Delivery, step_delivery
 from autoscaler.forecast_step import forecast, observe
 from autoscaler.memory import PoolMemory, step_memory
 from autoscaler.params import ControllerParams, Mode, PoolParams
@@ -33,6 +34,7 @@ class ControllerState:
 
     pools: tuple[PoolState, ...] = ()
     tier: TierState = field(default_factory=TierState)
+    delivery: tuple[Delivery, ...] = ()
     memory: tuple[PoolMemory, ...] = ()
 
     def pool(self, name: str) -> PoolState:
@@ -44,11 +46,12 @@ class ControllerState:
 class StepResult:
     """What one step found.
 
-    `next_tick_s`: when to step again (a time, like `now_s`). `forecast`: predicted tokens/s per
-    pool, absent until its load was first seen, and by which of `forecasters`. `desired`: replicas
-    wanted per pool at this moment, before delays and steps, absent until its size was first seen.
-    `saturation`: of the service, None without data. `retry_after_s`: for requests refused now,
-    whole seconds. `left_out`: replicas that get no new requests.
+    `next_tick_s`: when to step again (a time, like `now_s`). `forecast`: replicas that predicted
+    arrivals keep busy, per pool, absent until its load was first seen, and by which of
+    `forecasters`. `delivered`: how fast replicas work over what is planned, per pool. `desired`:
+    replicas wanted per pool at this moment, before delays and steps, absent until its size was
+    first seen. `saturation`: of the service, None without data. `retry_after_s`: for requests
+    refused now, whole seconds. `left_out`: replicas that get no new requests.
     """
 
     state: ControllerState
@@ -56,6 +59,7 @@ class StepResult:
     next_tick_s: float
     forecast: Mapping[str, float]
     forecasters: Mapping[str, str]
+    delivered: Mapping[str, float]
     desired: Mapping[str, int]
     saturation: float | None
     tier: Tier
@@ -65,7 +69,7 @@ class StepResult:
 
 def step(state: ControllerState, snapshot: ClusterSnapshot, params: ControllerParams) -> StepResult:
     """One step. Raises InputError if the snapshot reports an unknown pool, or one twice."""
-    views = look(snapshot, params)
+    deliveries, views = step_delivery(state.delivery, look(snapshot, params), params.delivery)
     now_s = snapshot.now_s
     pools = [_observe(state.pool(view.pool.pool), view, params=params) for view in views]
     forecasts = [
@@ -113,12 +117,16 @@ def step(state: ControllerState, snapshot: ClusterSnapshot, params: ControllerPa
     found = (main.decision, tier.decision, *(verdict.decision for verdict in verdicts[1:]))
     return StepResult(
         state=ControllerState(
-            pools=tuple(v.state for v in verdicts), tier=tier_state, memory=memory.pools
+            pools=tuple(v.state for v in verdicts),
+            tier=tier_state,
+            delivery=deliveries,
+            memory=memory.pools,
         ),
         decisions=memory.decisions + tuple(each for each in found if each is not None),
         next_tick_s=now_s + params.tick_s,
         forecast={p.pool: f for p, f in zip(pools, forecasts, strict=True) if f is not None},
         forecasters={p.pool: p.forecast.method(params.forecast) for p in pools},
+        delivered={view.pool.pool: view.delivered for view in views},
         desired=_desired(verdicts),
         saturation=tier.saturation,
         tier=tier_state.tier,
@@ -136,9 +144,9 @@ def _observe(pool: PoolState, view: PoolView, *, params: ControllerParams) -> Po
     seen = observe(
         pool.forecast,
         observed_s=view.load.observed_s,
-        tokens_per_s=view.load.arrival_tokens_per_s,
+        load=view.busy.arriving,
         horizon_s=_horizon_s(view.pool, params),
-        price=_price(view.pool, params),
+        price=_price(view, params),
         params=params.forecast,
     )
     return replace(pool, forecast=seen)
@@ -152,9 +160,10 @@ def _horizon_s(pool: PoolParams, params: ControllerParams) -> float:
     return pool.cold_start_s + params.tick_s
 
 
-def _price(pool: PoolParams, params: ControllerParams) -> Price:
+def _price(view: PoolView, params: ControllerParams) -> Price:
+    pool = view.pool
     return Price(
-        capacity_tokens_per_s=pool.capacity_tokens_per_s,
+        capacity=view.delivered,
         utilisation=params.scaling.target_utilisation,
         minimum=pool.minimum,
         maximum=pool.maximum,
@@ -170,4 +179,4 @@ def _desired(verdicts: list[Verdict]) -> dict[str, int]:
 def _retry_after_s(view: PoolView, main: Pressure | None, *, params: ControllerParams) -> int:
     if main is None or view.load is None:
         return retry_after_s(0.0, 0.0, params=params.tiers)
-    return retry_after_s(view.load.queued_tokens, main.capacity_tokens_per_s, params=params.tiers)
+    return retry_after_s(view.busy.queued_s, main.capacity, params=params.tiers)

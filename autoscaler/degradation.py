@@ -87,12 +87,11 @@ def step_tier(
         why = f"saturated, and {pressing[0].gate}"
         return _move(state, 1, why=why, saturation=saturation, numbers=numbers, now_s=now_s)
     if calm:
-        arrivals = main.arrival_tokens_per_s + (moved.arrival_tokens_per_s if moved else 0.0)
-        numbers |= {
-            "arrival_tokens_per_s": arrivals,
-            "capacity_tokens_per_s": main.capacity_tokens_per_s,
-        }
-        fits = arrivals <= params.fit_ratio * main.capacity_tokens_per_s
+        arriving = main.arriving
+        if moved is not None:  # what they would be on the main pool, as its plan has it
+            arriving += moved.arrival_tokens_per_s / main.replica_tokens_per_s
+        numbers |= {"arriving": arriving, "capacity": main.capacity}
+        fits = arriving <= params.fit_ratio * main.capacity
         waits = tier >= Tier.LIGHT_MODEL and not fits
         if held(state.calm_since_s, params.probe_s if waits else params.leave_s, now_s=now_s):
             return _move(

@@ -1,6 +1,6 @@
 """How much load will arrive when a replica asked for now is ready?
 
-`FORECASTERS` predict tokens/s `horizon_s` after the newest point of a pool's history; the horizon
+`FORECASTERS` predict load `horizon_s` after the newest point of a pool's history; the horizon
 is the pool's cold start plus one tick. Last value is the baseline every other one has to beat on
 replica-hours at equal SLO attainment; `auto` chooses among all of them by what they would have
 cost (`autoscaler.backtest`).

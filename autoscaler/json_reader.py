@@ -81,6 +81,10 @@ class Reader:
         """A nested object."""
         return Reader(self._get(key), source=self._source, path=self._at(key))
 
+    def child_or_none(self, key: str) -> Reader | None:
+        """A nested object, or None for null."""
+        return None if self._get(key) is None else self.child(key)
+
     def children(self, key: str) -> tuple[Reader, ...]:
         """A list of nested objects."""
         return tuple(

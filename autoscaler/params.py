@@ -17,10 +17,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from autoscaler.checks import above, at_least, fraction, require
+from autoscaler.delivery_params import DeliveryParams
 from autoscaler.forecast_params import ForecastParams
 from autoscaler.leak_params import LeakParams
 from autoscaler.need import SCALING_POLICIES, Capacity
 from autoscaler.snapshot import Tier
+from cluster.engine_work import EngineWork
 from cluster.errors import UnknownNameError
 
 MAIN_POOL = "main"
@@ -140,7 +142,8 @@ class PoolParams:
 
     `minimum`, `maximum`: replicas, a hard clamp. `capacity_tokens_per_s`: predicted tokens/s one
     replica delivers. `capacity_in_flight_tokens`: predicted tokens one replica holds at once.
-    `cold_start_s`: from asking for a replica to its first answer.
+    `cold_start_s`: from asking for a replica to its first answer. `work`: what tokens cost on a
+    replica, None where nobody knows.
     """
 
     pool: str
@@ -149,6 +152,7 @@ class PoolParams:
     capacity_tokens_per_s: float
     capacity_in_flight_tokens: float
     cold_start_s: float = 60.0
+    work: EngineWork | None = None
 
     def __post_init__(self) -> None:
         if self.pool not in POOL_NAMES:
@@ -182,6 +186,7 @@ class ControllerParams:
     forecast: ForecastParams = field(default_factory=ForecastParams)
     scaling: ScalingParams = field(default_factory=ScalingParams)
     tiers: TierParams = field(default_factory=TierParams)
+    delivery: DeliveryParams = field(default_factory=DeliveryParams)
     leaks: LeakParams = field(default_factory=LeakParams)
     mode: Mode = Mode.ACTIVE
     tick_s: float = 2.0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from autoscaler.delivery_params import DeliveryParams
 from autoscaler.forecast_params import ForecastParams
 from autoscaler.json_reader import Json, Reader
 from autoscaler.leak_params import LeakParams
@@ -18,6 +19,7 @@ from autoscaler.params import (
     ScalingParams,
     TierParams,
 )
+from cluster.engine_work import EngineWork, TokenPrices
 
 
 def params_to_json(params: ControllerParams) -> dict[str, Json]:
@@ -40,6 +42,7 @@ def read_params(reader: Reader) -> ControllerParams:
         forecast=_forecast(reader.child("forecast")),
         scaling=_scaling(reader.child("scaling")),
         tiers=_tiers(reader.child("tiers")),
+        delivery=_delivery(reader.child("delivery")),
         leaks=_leaks(reader.child("leaks")),
         mode=Mode(mode),
         tick_s=reader.number("tick_s"),
@@ -52,6 +55,7 @@ def read_params(reader: Reader) -> ControllerParams:
 
 
 def _pool(reader: Reader) -> PoolParams:
+    work = reader.child_or_none("work")
     pool = PoolParams(
         pool=reader.text("pool"),
         minimum=reader.integer("minimum"),
@@ -59,9 +63,30 @@ def _pool(reader: Reader) -> PoolParams:
         capacity_tokens_per_s=reader.number("capacity_tokens_per_s"),
         capacity_in_flight_tokens=reader.number("capacity_in_flight_tokens"),
         cold_start_s=reader.number("cold_start_s"),
+        work=None if work is None else _work(work),
     )
     reader.done()
     return pool
+
+
+def _work(reader: Reader) -> EngineWork:
+    work = EngineWork(
+        prices=tuple(_price(child) for child in reader.children("prices")),
+        context=reader.number("context"),
+    )
+    reader.done()
+    return work
+
+
+def _price(reader: Reader) -> TokenPrices:
+    price = TokenPrices(
+        batch=reader.number("batch"),
+        prompt_token_s=reader.number("prompt_token_s"),
+        output_token_s=reader.number("output_token_s"),
+        context_token_s=reader.number("context_token_s"),
+    )
+    reader.done()
+    return price
 
 
 def _forecast(reader: Reader) -> ForecastParams:
@@ -113,6 +138,18 @@ def _tiers(reader: Reader) -> TierParams:
     )
     reader.done()
     return tiers
+
+
+def _delivery(reader: Reader) -> DeliveryParams:
+    delivery = DeliveryParams(
+        least=reader.number("least"),
+        most=reader.number("most"),
+        half_life_s=reader.number("half_life_s"),
+        prior_s=reader.number("prior_s"),
+        busy_share=reader.number("busy_share"),
+    )
+    reader.done()
+    return delivery
 
 
 def _leaks(reader: Reader) -> LeakParams:

@@ -26,14 +26,17 @@ from autoscaler.view import PoolView
 class Pressure:
     """One pool's fullness. `gate` says why the tier may rise for it, empty if it may not.
 
-    `arrival_tokens_per_s` against `capacity_tokens_per_s` of the ready replicas.
+    `arriving`, `capacity`: replicas that arrivals keep busy, and those that are ready, both as
+    planned. `arrival_tokens_per_s`: of arrivals. `replica_tokens_per_s`: of a replica as planned.
     """
 
     pool: str
     saturation: float
     gate: str
+    arriving: float
+    capacity: float
     arrival_tokens_per_s: float
-    capacity_tokens_per_s: float
+    replica_tokens_per_s: float
     numbers: tuple[tuple[str, float], ...]
 
 
@@ -63,8 +66,10 @@ def pressure(
         pool=pool.pool,
         saturation=max(fullness, wait),
         gate=gate,
+        arriving=view.busy.arriving,
+        capacity=view.capacity,
         arrival_tokens_per_s=load.arrival_tokens_per_s,
-        capacity_tokens_per_s=size.ready * pool.capacity_tokens_per_s,
+        replica_tokens_per_s=pool.capacity_tokens_per_s,
         numbers=(
             ("fullness", fullness),
             ("maximum", float(pool.maximum)),
@@ -76,14 +81,15 @@ def pressure(
     )
 
 
-def retry_after_s(queued_tokens: float, capacity_tokens_per_s: float, *, params: TierParams) -> int:
+def retry_after_s(queued_s: float, capacity: float, *, params: TierParams) -> int:
     """Whole seconds (HTTP delta-seconds) after which a refused request should come back.
 
+    `queued_s`: what waits, in seconds of one replica. `capacity`: ready replicas.
     ceil(backlog / capacity), within the bounds of `params`; the upper bound without capacity or
     with an unknown (NaN) backlog.
     """
     low, high = math.ceil(params.retry_after_min_s), math.floor(params.retry_after_max_s)
-    if capacity_tokens_per_s <= 0.0:
+    if capacity <= 0.0:
         return high
-    seconds = queued_tokens / capacity_tokens_per_s
+    seconds = queued_s / capacity
     return max(low, math.ceil(seconds)) if seconds <= high else high

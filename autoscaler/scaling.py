@@ -2,7 +2,7 @@
 
     wanted = clamp( max(need(u_target), min(base, need(u_down))), floor, maximum )
 
-`need(u)` is a scaling policy's answer at utilisation u (`autoscaler.need`); `base` is what has
+`need(u)` is what the load needs at utilisation u (`autoscaler.need`); `base` is what has
 been asked for, pending replicas included. need(u_down) >= need(u_target), so between the two the
 pool is left alone: it shrinks only if the survivors stay at or under u_down, which is the
 N/(N-1) check, and the gap is the hysteresis.
@@ -22,8 +22,8 @@ from dataclasses import dataclass, field, replace
 
 from autoscaler.forecast_step import ForecastState
 from autoscaler.guards import clamp, held, limit_step, since
-from autoscaler.need import SCALING_POLICIES, Demand
-from autoscaler.params import PoolParams, ScalingParams
+from autoscaler.need import Demand, replicas_for
+from autoscaler.params import ScalingParams
 from autoscaler.snapshot import Action, Decision, LoadObservation
 from autoscaler.view import PoolView
 
@@ -93,7 +93,7 @@ def scale_pool(
 ) -> Verdict:
     """One step of one pool.
 
-    `state` is reconciled; `forecast` is predicted tokens/s; `floor` replaces the pool's minimum
+    `state` is reconciled; `forecast` is of replicas kept busy; `floor` replaces the pool's minimum
     (it is higher while the light pool is kept warm); `keep` says why the pool may not shrink now,
     empty if it may.
     """
@@ -108,15 +108,22 @@ def scale_pool(
     if view.load is None or forecast is None:
         return _hold(_reset(state), desired=base, why=view.fault, numbers=dict(view.ages))
 
-    need_up, need_down = _needs(
-        _demand(view, view.load, forecast, params=params), view.pool, params=params
+    busy = view.busy
+    demand = _demand(view, view.load, forecast, params=params)
+    need_up, need_down = (
+        replicas_for(demand, view.pool.capacity, utilisation=utilisation)
+        for utilisation in (params.target_utilisation, params.down_utilisation)
     )
-    if has_backlog(view.load, view.size.ready, view.pool, params=params):
+    # More than the batcher's share.
+    if busy.queued_s > params.backlog_s * view.capacity:
         keep = "a backlog is left"
     numbers = {
         "ready": float(view.size.ready),
         "pending": float(view.size.pending),
-        "forecast_tokens_per_s": forecast,
+        "arriving": busy.arriving,
+        "forecast": forecast,
+        "queued_s": busy.queued_s,
+        "delivered": view.delivered,
         "in_flight_tokens": view.load.in_flight_tokens,
         "queued_tokens": view.load.queued_tokens,
         "base": float(base),
@@ -138,13 +145,6 @@ def scale_pool(
     return _hold(state, desired=desired, why=why, numbers=numbers)
 
 
-def has_backlog(
-    load: LoadObservation, ready: int, pool: PoolParams, *, params: ScalingParams
-) -> bool:
-    """Whether more is queued than the batcher's share: `backlog_s` of service of what is ready."""
-    return load.queued_tokens > params.backlog_s * ready * pool.capacity_tokens_per_s
-
-
 def _demand(
     view: PoolView, load: LoadObservation, forecast: float, *, params: ScalingParams
 ) -> Demand:
@@ -154,19 +154,10 @@ def _demand(
     start, and a further start beside it would make both slower.
     """
     if view.size is not None and view.size.ready == 0 and view.size.pending > 0:
-        return Demand(tokens_per_s=forecast, in_flight_tokens=0.0)
+        return Demand(busy=forecast / view.delivered, in_flight_tokens=0.0)
     return Demand(
-        tokens_per_s=forecast + load.queued_tokens / params.drain_s,
+        busy=(forecast + view.busy.queued_s / params.drain_s) / view.delivered,
         in_flight_tokens=load.in_flight_tokens + load.queued_tokens,
-    )
-
-
-def _needs(demand: Demand, pool: PoolParams, *, params: ScalingParams) -> tuple[int, int]:
-    """Replicas to grow to, and replicas it is safe to shrink to."""
-    policy = SCALING_POLICIES[params.policy]
-    return (
-        policy(demand, pool.capacity, utilisation=params.target_utilisation),
-        policy(demand, pool.capacity, utilisation=params.down_utilisation),
     )
 
 

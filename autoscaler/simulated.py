@@ -115,7 +115,8 @@ class Steered:
         if last is None:
             return {}
         found = {"tier": float(last.tier), "saturation": last.saturation or 0.0}
-        found |= {f"{pool} forecast tokens/s": value for pool, value in last.forecast.items()}
+        found |= {f"{pool} forecast": value for pool, value in last.forecast.items()}
+        found |= {f"{pool} measured/planned": value for pool, value in last.delivered.items()}
         found |= {f"{pool} desired": float(value) for pool, value in last.desired.items()}
         return found
 

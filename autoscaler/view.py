@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autoscaler.guards import fault
+from autoscaler.need import SCALING_POLICIES, Busy, ScalingPolicy, token_load
 from autoscaler.params import ControllerParams, PoolParams
 from autoscaler.snapshot import ClusterSnapshot, LoadObservation, PoolObservation
 from cluster.errors import ConfigError
@@ -22,7 +23,8 @@ class PoolView:
     """One pool at `now_s`: its parameters, and what is known of its size and its load.
 
     `fault` is empty if both are known, else which one is unusable and why; `ages` are the ages of
-    the observations there are, usable or not, seconds.
+    the observations there are, usable or not, seconds. `policy`: how load is counted.
+    `delivered`: how fast replicas work, over what is planned.
     """
 
     now_s: float
@@ -31,6 +33,19 @@ class PoolView:
     load: LoadObservation | None
     fault: str = ""
     ages: tuple[tuple[str, float], ...] = ()
+    policy: ScalingPolicy = token_load
+    delivered: float = 1.0
+
+    @property
+    def busy(self) -> Busy:
+        """The load in replicas that work as planned; ask only where it is known."""
+        assert self.load is not None
+        return self.policy(self.load, self.pool.capacity)
+
+    @property
+    def capacity(self) -> float:
+        """What is ready, in replicas that work as planned; 0 where the size is unknown."""
+        return 0.0 if self.size is None else self.size.ready * self.delivered
 
 
 def look(snapshot: ClusterSnapshot, params: ControllerParams) -> tuple[PoolView, ...]:
@@ -52,7 +67,9 @@ def look(snapshot: ClusterSnapshot, params: ControllerParams) -> tuple[PoolView,
                     problem=f"reports pool '{name}' {count} times.",
                     fix="sum over gateways first; one controller owns one service.",
                 )
-    return tuple(_view(snapshot, pool, stale_after_s=params.stale_after_s) for pool in params.pools)
+    policy = SCALING_POLICIES[params.scaling.policy]
+    views = (_view(snapshot, pool, stale_after_s=params.stale_after_s) for pool in params.pools)
+    return tuple(replace(view, policy=policy) for view in views)
 
 
 def _view(snapshot: ClusterSnapshot, pool: PoolParams, *, stale_after_s: float) -> PoolView:

@@ -65,7 +65,7 @@ def _show(status: dict[str, Any], progress: Progress, *, console: Console, as_js
     pools = table(
         "pools",
         *("pool", "desired", "target", "ready", "pending", "bounds", "queued", "oldest wait s"),
-        *("in flight tok", "arriving tok/s", "forecast tok/s"),
+        *("in flight tok", "arriving tok/s", "keeps busy", "forecast", "measured/planned"),
     )
     for pool in status["pools"]:
         load = pool["load"] or {}
@@ -77,7 +77,9 @@ def _show(status: dict[str, Any], progress: Progress, *, console: Console, as_js
             _text(load.get("oldest_wait_s")),
             _text(load.get("in_flight_tokens")),
             _text(load.get("arrival_tokens_per_s")),
-            _text(pool["forecast_tokens_per_s"]),
+            _text(load.get("arrival_work"), places=2),
+            _text(pool["forecast"], places=2),
+            _text(pool["delivered"], places=2),
         )
     console.print(pools)
     replicas = table("replicas", "replica", "pool", "running", "waiting", "KV used", "pid", "up s")
@@ -105,9 +107,9 @@ def _show(status: dict[str, Any], progress: Progress, *, console: Console, as_js
     console.print(f"log         {status['log']}", markup=False)
 
 
-def _text(value: float | None) -> str:
+def _text(value: float | None, *, places: int = 1) -> str:
     if value is None:
         return "?"
-    return (
-        str(value) if isinstance(value, int) else count(value) if value >= 1000 else f"{value:.1f}"
-    )
+    if isinstance(value, int):
+        return str(value)
+    return count(value) if value >= 1000 else f"{value:.{places}f}"

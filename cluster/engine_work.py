@@ -17,14 +17,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from cluster.routing import predicted_tokens
 
 TURNOVER_S = 10.0
 
 
-class TokenPrices(NamedTuple):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenPrices:
     """Engine-seconds of tokens while a replica has `batch` requests in flight.
 
     `prompt_token_s`, `output_token_s`: of a token; `context_token_s`: more per output token and
@@ -41,6 +41,15 @@ class TokenPrices(NamedTuple):
         return (
             self.prompt_token_s * prompt_tokens
             + (self.output_token_s + self.context_token_s * context) * output_tokens
+        )
+
+    def times(self, factor: float) -> TokenPrices:
+        """All of them `factor` times as high."""
+        return TokenPrices(
+            batch=self.batch,
+            prompt_token_s=factor * self.prompt_token_s,
+            output_token_s=factor * self.output_token_s,
+            context_token_s=factor * self.context_token_s,
         )
 
 
@@ -61,9 +70,11 @@ class EngineWork:
 
     def of(self, *, prompt_tokens: float, output_tokens: float) -> float:
         """Engine-seconds of a request."""
-        _, prompt_s, output_s, context_s = self.prices[-1]
-        held = prompt_tokens + output_tokens / 2.0
-        return prompt_s * prompt_tokens + (output_s + context_s * held) * output_tokens
+        return self.prices[-1].seconds(
+            prompt_tokens=prompt_tokens,
+            output_tokens=output_tokens,
+            context=prompt_tokens + output_tokens / 2.0,
+        )
 
     def spent_s(self, *, prompt_tokens: float, output_tokens: float, batch: float) -> float:
         """Seconds that a replica with `batch` requests in flight should take for these tokens.
@@ -77,11 +88,7 @@ class EngineWork:
 
     def times(self, factor: float) -> EngineWork:
         """The same with all prices `factor` times as high."""
-        prices = tuple(
-            TokenPrices(batch, *(factor * price for price in prices))
-            for batch, *prices in self.prices
-        )
-        return replace(self, prices=prices)
+        return replace(self, prices=tuple(price.times(factor) for price in self.prices))
 
     def at(self, batch: float) -> TokenPrices:
         """The prices with `batch` requests in flight, between those that are known."""
@@ -90,7 +97,7 @@ class EngineWork:
         if above == len(prices) or prices[above].batch == batch or above == 0:
             nearest = prices[min(above, len(prices) - 1)]
             shared = nearest.output_token_s * nearest.batch / max(batch, 1.0)
-            return nearest._replace(batch=batch, output_token_s=shared)
+            return replace(nearest, batch=batch, output_token_s=shared)
         low, high = prices[above - 1], prices[above]
         # A step's time, the price times the batch, is nearly straight in the batch; prices are not.
         share = (batch - low.batch) / (high.batch - low.batch)

@@ -79,6 +79,7 @@ class ControllerActor:
             elsewhere=self._heard.elsewhere(report.gateway_id),
             charged=self._heard.charged(report.gateway_id),
             lost=frozenset(self._heard.lost),
+            delivered=dict(self._last.delivered) if self._last else {},
         )
 
     def _knows(self, now_s: float) -> bool:
@@ -119,8 +120,9 @@ class ControllerActor:
             "target": pool.target if pool else None,
             "ready": pool.ready if pool else None,
             "pending": pool.pending if pool else None,
-            "forecast_tokens_per_s": self._last.forecast.get(name) if self._last else None,
+            "forecast": self._last.forecast.get(name) if self._last else None,
             "forecaster": self._last.forecasters.get(name) if self._last else None,
+            "delivered": self._last.delivered.get(name) if self._last else None,
             "load": asdict(load) if load else None,
             "serve_status": state.status if state else "unknown",
             "serve_message": state.message if state else "",

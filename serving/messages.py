@@ -145,7 +145,8 @@ class Directive:
 
     `replicas` is None while the controller has just started and does not know them yet.
     `elsewhere`, `charged`: what the other gateways have in flight, and charged, by gateway.
-    `lost`: replicas that are being ended: whatever is on them goes to others at once.
+    `lost`: replicas that are being ended: whatever is on them goes to others at once. `delivered`:
+    how fast replicas work over what is planned, by pool.
     """
 
     sent_s: float
@@ -155,3 +156,4 @@ class Directive:
     elsewhere: Elsewhere = field(default_factory=Elsewhere)
     charged: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
     lost: frozenset[str] = frozenset()
+    delivered: dict[str, float] = field(default_factory=dict)

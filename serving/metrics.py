@@ -141,6 +141,18 @@ class GatewayMetrics:
             ["pool"],
             registry=self.registry,
         )
+        self.arriving = Gauge(
+            "shardwise_arriving_work",
+            "Engine-seconds of work that arrive per second: replicas that they keep busy",
+            ["pool"],
+            registry=self.registry,
+        )
+        self.delivered = Gauge(
+            "shardwise_delivered_ratio",
+            "Measured over planned speed of the pool's replicas",
+            ["pool"],
+            registry=self.registry,
+        )
         self.ready = Gauge(
             "shardwise_ready_replicas", "Replicas that answer", ["pool"], registry=self.registry
         )

@@ -78,6 +78,7 @@ class Service:
         }
         self._clock = clock
         self._stance = Stance()
+        self._delivered: dict[str, float] = {}
         self._delivery = Delivery(limits=limits, metrics=metrics, stance=self._stance, clock=clock)
         self._gateway_id = uuid.uuid4().hex[:8]
         self.address = ""
@@ -115,6 +116,7 @@ class Service:
         self._stance.tier = directive.tier
         self._stance.retry_after_s = directive.retry_after_s
         self.door.charged_elsewhere(directive.charged)
+        self._delivered = directive.delivered
         if directive.replicas is None:
             return  # those known before stay in use
         for front in self._fronts.values():
@@ -146,6 +148,8 @@ class Service:
         for load in self._loads():
             self.metrics.queued.labels(load.pool).set(load.queued_requests)
             self.metrics.in_flight.labels(load.pool).set(load.in_flight_tokens)
+            self.metrics.arriving.labels(load.pool).set(load.arrival_work)
+            self.metrics.delivered.labels(load.pool).set(self._delivered.get(load.pool, 1.0))
             ready = self._fronts[load.pool].dispatcher.ready
             self.metrics.ready.labels(load.pool).set(ready)
         self.metrics.tier.set(int(self.tier))

@@ -14,9 +14,11 @@ from autoscaler.params import (
     TierParams,
 )
 from cluster.model.plan import Plan, PoolSection
+from cluster.planned_work import planned_work
 from cluster.pool_capacity import in_flight_tokens, request_tokens
 from cluster.pool_ledger import ARRIVAL_WINDOW_S
 from serving.config_section import Section
+from serving.delivery_config import DeliverySection
 from serving.forecast_config import ForecastSection, forecast_params
 
 
@@ -24,11 +26,13 @@ class SteeringSection(Section):
     """How the controller steers; see docs/policies.md for every number.
 
     `cold_start_s`: from asking for a replica to its first answer, as measured on this hardware.
+    `policy`: how load is counted, a key of `autoscaler.need.SCALING_POLICIES`.
     """
 
     mode: Literal["active", "advisory"] = "active"
     tick_s: float = Field(default=1.0, gt=0)
     cold_start_s: float = Field(default=60.0, ge=0)
+    policy: Literal["engine_work", "token_load"] = "token_load"
     target_utilisation: float = 0.8
     down_utilisation: float = 0.6
     up_delay_s: float = 4.0
@@ -39,6 +43,7 @@ class SteeringSection(Section):
     tier_probe_s: float = 120.0
     wait_limit_s: float = 10.0
     light_release_s: float = 120.0
+    delivery: DeliverySection = Field(default_factory=DeliverySection)
     forecast: ForecastSection = Field(default_factory=ForecastSection)
 
 
@@ -48,6 +53,7 @@ def controller_params(plan: Plan, steering: SteeringSection) -> ControllerParams
         pools=tuple(_pool_params(pool, plan=plan, steering=steering) for pool in plan.pools),
         forecast=forecast_params(steering.forecast),
         scaling=ScalingParams(
+            policy=steering.policy,
             target_utilisation=steering.target_utilisation,
             down_utilisation=steering.down_utilisation,
             up_delay_s=steering.up_delay_s,
@@ -61,6 +67,7 @@ def controller_params(plan: Plan, steering: SteeringSection) -> ControllerParams
             wait_limit_s=steering.wait_limit_s,
             light_release_s=steering.light_release_s,
         ),
+        delivery=steering.delivery.params(),
         mode=Mode(steering.mode),
         tick_s=steering.tick_s,
         stale_after_s=max(10.0, 3.0 * steering.tick_s),
@@ -70,18 +77,16 @@ def controller_params(plan: Plan, steering: SteeringSection) -> ControllerParams
 
 
 def _pool_params(pool: PoolSection, *, plan: Plan, steering: SteeringSection) -> PoolParams:
-    # Without an expectation: as many predicted tokens a second as it holds, turned over in 10 s.
     held = in_flight_tokens(pool, plan=plan)
-    rate = (
-        pool.expected.goodput_rps * request_tokens(plan)
-        if pool.expected is not None and pool.expected.goodput_rps > 0
-        else held / 10.0
-    )
+    work = planned_work(pool, plan=plan)
+    wanted = plan.workload
+    each_s = work.of(prompt_tokens=wanted.isl, output_tokens=wanted.osl)
     return PoolParams(
         pool=pool.name,
         minimum=pool.replicas.minimum,
         maximum=pool.replicas.maximum,
-        capacity_tokens_per_s=rate,
+        capacity_tokens_per_s=request_tokens(plan) / each_s,
         capacity_in_flight_tokens=held,
         cold_start_s=steering.cold_start_s,
+        work=work,
     )

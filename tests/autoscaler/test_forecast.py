@@ -169,7 +169,7 @@ def test_a_broken_forecaster_is_overruled_by_the_last_value(monkeypatch, broken)
     assert math.isnan(predicted("ewma", history_of([(0.0, 5.0)]), 10.0))
     p = params(forecast=ForecastParams(method="ewma"))
     _, results = drive(p, [main_only(0.0, rate=5.0), main_only(2.0, rate=7.0)])
-    assert [result.forecast["main"] for result in results] == [5.0, 7.0]
+    assert [result.forecast["main"] for result in results] == [0.005, 0.007]
 
 
 def test_the_horizon_is_cold_start_plus_a_tick(monkeypatch):

@@ -316,4 +316,5 @@ def test_step_is_deterministic_and_says_when_to_come_back():
     first, second = step(ControllerState(), seen, p), step(ControllerState(), seen, p)
     assert first == second
     assert first.next_tick_s == 5.0 + p.tick_s
-    assert first.forecast == {"main": 900.0, "light": 0.0}
+    assert first.forecast == {"main": 0.9, "light": 0.0}
+    assert first.delivered == {"main": 1.0, "light": 1.0}

@@ -20,6 +20,7 @@ from autoscaler.params import (
 from autoscaler.replay import replay
 from autoscaler.simulated import SHED, Steered, snapshot_of
 from autoscaler.snapshot import Action, Tier
+from cluster.engine_work import by_tokens
 from cluster.pool_ledger import Traffic
 from cluster.priority import Priority
 from cluster.sim.driver import PoolFacts
@@ -36,6 +37,7 @@ from tests.sim.build import pool, request, setup
 # One replica of the test pool: 8 sequences, about 12 ms a step, requests of 20 + 20 tokens.
 IN_FLIGHT = 8 * 36.0
 RATE = IN_FLIGHT / 0.26
+WORK = by_tokens(RATE)
 
 
 def params(*, minimum=1, maximum=6, light=False, mode=Mode.ACTIVE, **tiers) -> ControllerParams:
@@ -69,9 +71,9 @@ def steady(rate, seconds, *, start_s=0.0, priority=Priority.STANDARD, output=20)
 
 def run(requests, p, *, replicas=1, light=False, write=None, rules=None, **more):
     driver = Steered(p, contexts={"main": 500, "light": 500}, output_cap=8, write=write)
-    pools = [pool(replicas, max_requests=8, max_tokens=IN_FLIGHT)]
+    pools = [pool(replicas, max_requests=8, max_tokens=IN_FLIGHT, work=WORK)]
     if light:
-        pools.append(pool(0, name="light", max_requests=8, max_tokens=IN_FLIGHT))
+        pools.append(pool(0, name="light", max_requests=8, max_tokens=IN_FLIGHT, work=WORK))
     made = setup(*pools, rules=rules or GatewayRules(expected_output=20), **more)
     simulation = Simulation(made, driver=driver, keep=True)
     return simulation, simulation.run(requests), driver

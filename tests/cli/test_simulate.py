@@ -443,7 +443,10 @@ def test_plans_are_simulated_on_ray(two_plans, tmp_path):
         (("--min-replicas", "2"), "--min-replicas is of the controller"),
         (("--policy", "x"), "--policy is of the controller"),
         (("--decisions", "d.jsonl"), "--decisions is of the controller"),
-        (("--autoscale", "--policy", "x"), "unknown scaling policy 'x'. Known: token_load"),
+        (
+            ("--autoscale", "--policy", "x"),
+            "unknown scaling policy 'x'. Known: engine_work, token_load",
+        ),
         (("--autoscale", "--forecast", "x"), "unknown forecaster 'x'"),
         (("--autoscale", "--min-replicas", "9"), "contradict each other"),
         (("--disaggregate", "0P1D"), "--disaggregate '0P1D'"),

@@ -1,6 +1,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -82,3 +83,15 @@ async def test_the_report_carries_the_traffic() -> None:
     told = stage.service.report()
     assert [load.pool for load in told.loads] == ["main"]
     assert told.loads[0].arrival_tokens_per_s == 10
+    assert told.loads[0].arrival_work == 0.1
+
+
+async def test_what_replicas_deliver_is_a_metric() -> None:
+    stage = Stage()
+    stage.service.refresh_gauges()
+    assert stage.value("shardwise_delivered_ratio", pool="main") == 1.0
+    stage.service.follow(replace(directive(), delivered={"main": 0.5}))
+    stage.dispatcher.arrived(50, 0.5)
+    stage.service.refresh_gauges()
+    assert stage.value("shardwise_delivered_ratio", pool="main") == 0.5
+    assert stage.value("shardwise_arriving_work", pool="main") == 0.1

@@ -189,8 +189,10 @@ async def test_every_series_is_rendered() -> None:
     ours = {name: f for name, f in families.items() if not name.endswith("_created")}
     assert all(family.samples for family in ours.values())
     assert set(ours) == {
+        "shardwise_arriving_work",
         "shardwise_broken_streams",
         "shardwise_degraded",
+        "shardwise_delivered_ratio",
         "shardwise_in_flight_tokens",
         "shardwise_itl_seconds",
         "shardwise_key_tokens",

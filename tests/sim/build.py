@@ -43,13 +43,16 @@ def spec(**changes) -> ReplicaSpec:
     return ReplicaSpec(**{**values, "start_s": 5.0, **changes})
 
 
-def pool(replicas=1, *, name="main", max_requests=1000, max_tokens=1e9, **of_spec) -> PoolSetup:
+def pool(
+    replicas=1, *, name="main", max_requests=1000, max_tokens=1e9, work=None, **of_spec
+) -> PoolSetup:
     return PoolSetup(
         name=name,
         spec=spec(**of_spec),
         replicas=replicas,
         limits=ReplicaLimits(max_requests=max_requests, max_tokens=max_tokens),
         price_per_device_hour=2.0,
+        work=work,
     )
 
 
