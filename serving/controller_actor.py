@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,11 @@ from autoscaler.forecast import prepare
 from autoscaler.params import ControllerParams, Mode
 from autoscaler.snapshot import Action, ClusterSnapshot, Decision, Tier
 from cluster.errors import UnavailableError
-from serving.messages import Directive, GatewayReport, ReplicaReport
+from serving.keeper.account import ReplicaUse, plain
+from serving.keepers import Keepers, KeeperSpec
+from serving.messages import Directive, GatewayReport, ReplicaReport, Watch
 from serving.observe import FORGET_AFTER_S, Heard, in_public, snapshot
+from serving.ray_cluster import RayCluster
 from serving.repairs import Repairs
 from serving.replica_end import end_replica
 from serving.scaler import ServeScaler
@@ -33,7 +37,10 @@ logger = logging.getLogger("shardwise.controller")
 
 @dataclass(frozen=True, kw_only=True)
 class ControllerSpec:
-    """What the controller actor needs. `deployments`: Serve deployment of each pool."""
+    """What the controller actor needs. `deployments`: Serve deployment of each pool.
+
+    `keeper`: None where there are no nodes to look at.
+    """
 
     params: ControllerParams
     deployments: dict[str, str]
@@ -41,6 +48,7 @@ class ControllerSpec:
     app: str
     token: str | None
     log_path: str
+    keeper: KeeperSpec | None = None
 
 
 class ControllerActor:
@@ -60,6 +68,8 @@ class ControllerActor:
         self._trouble = ""
         self._log = Path(spec.log_path)
         self._write(Header(params=self._params))
+        self._retired: Counter[str] = Counter()
+        self._keeping = self._keep(spec.keeper)
         self._ticking = asyncio.get_event_loop().create_task(self._tick_forever())
 
     async def observe_replica(self, report: ReplicaReport) -> None:
@@ -75,10 +85,44 @@ class ControllerActor:
             sent_s=now_s,
             tier=self._last.tier if self._acting and self._last else Tier.NORMAL,
             retry_after_s=self._last.retry_after_s if self._last else 1.0,
-            replicas=self._heard.answering(now_s) if self._knows(now_s) else None,
+            replicas=self._routed(now_s),
             elsewhere=self._heard.elsewhere(report.gateway_id),
             charged=self._heard.charged(report.gateway_id),
             lost=frozenset(self._heard.lost),
+            watch=self._watch(),
+        )
+
+    def _routed(self, now_s: float) -> tuple[ReplicaReport, ...] | None:
+        """Replicas that may be given requests, None if nobody knows."""
+        answering = self._heard.answering(now_s) if self._knows(now_s) else None
+        if answering is None or not self._acting or self._last is None:
+            return answering
+        return tuple(r for r in answering if r.replica_id not in self._last.left_out)
+
+    def _keep(self, spec: KeeperSpec | None) -> asyncio.Task[None] | None:
+        if spec is None:
+            return None
+        cluster = RayCluster(
+            app=spec.app,
+            application=spec.application,
+            namespace=spec.namespace,
+            orphan_grace_s=spec.orphan_grace_s,
+        )
+        keepers = Keepers(spec, cluster, living=lambda: self._heard.living(time.time()))
+        self._heard.kept = keepers.kept
+        return asyncio.get_event_loop().create_task(keepers.run())
+
+    def _watch(self) -> Watch:
+        kept, pools = self._heard.kept, self._heard.replicas
+        return Watch(
+            memory={
+                name: (pools[name].pool, use.host_bytes, use.device_bytes)
+                for name, use in kept.uses.items()
+                if name in pools
+            },
+            swept_processes=kept.counts["processes"],
+            swept_placement_groups=kept.counts["placement_groups"],
+            retired=dict(self._retired),
         )
 
     def _knows(self, now_s: float) -> bool:
@@ -97,7 +141,12 @@ class ControllerActor:
             "retry_after_s": last.retry_after_s if last else 1,
             "trouble": self._trouble,
             "pools": [self._pool_status(pool.pool) for pool in self._params.pools],
-            "replicas": [asdict(r) for r in self._heard.replicas.values()],
+            "replicas": [
+                asdict(r) | plain(self._heard.kept.uses.get(r.replica_id, ReplicaUse()))
+                for r in self._heard.replicas.values()
+            ],
+            "nodes": self._heard.kept.in_public(),
+            "left_out": sorted(last.left_out) if last else [],
             "gateways": [in_public(gateway) for gateway in self._heard.gateways.values()],
             "decisions": [
                 {"time_s": time_s, **asdict(decision)} for time_s, decision in self._recent
@@ -176,6 +225,8 @@ class ControllerActor:
 
     async def _carry_out(self, decisions: tuple[Decision, ...]) -> None:
         for decision in decisions:  # what does not wait for Serve comes first
+            if decision.action is Action.RETIRE:
+                self._retired[decision.pool] += 1
             if decision.action is Action.RESTART:
                 self._restart(decision)
         for decision in decisions:

@@ -140,6 +140,20 @@ class GatewayReport:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Watch:
+    """What the nodes' keepers have seen, for the gateways' metrics.
+
+    `memory`: pool, host and device bytes by replica, NaN where unknown. Since the controller began:
+    `swept_*`: what was left of replicas; `retired`: replicas replaced for their memory, by pool.
+    """
+
+    memory: Mapping[str, tuple[str, float, float]] = field(default_factory=dict)
+    swept_processes: int = 0
+    swept_placement_groups: int = 0
+    retired: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Directive:
     """What the controller tells a gateway: the tier, who is ready, how long to stay away.
 
@@ -155,3 +169,4 @@ class Directive:
     elsewhere: Elsewhere = field(default_factory=Elsewhere)
     charged: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
     lost: frozenset[str] = frozenset()
+    watch: Watch = field(default_factory=Watch)

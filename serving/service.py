@@ -34,7 +34,15 @@ from serving.lengths import Lengths, counted
 from serving.long_input.apply import Handled
 from serving.long_input.choice import Choice
 from serving.long_input.handler import LongInput
-from serving.messages import DONE, Directive, EngineReply, EngineRequest, GatewayReport, PoolLoad
+from serving.messages import (
+    DONE,
+    Directive,
+    EngineReply,
+    EngineRequest,
+    GatewayReport,
+    PoolLoad,
+    Watch,
+)
 from serving.metering import Meter
 from serving.metrics import GatewayMetrics
 from serving.offload import OffLoop
@@ -81,6 +89,7 @@ class Service:
         self._delivery = Delivery(limits=limits, metrics=metrics, stance=self._stance, clock=clock)
         self._gateway_id = uuid.uuid4().hex[:8]
         self.address = ""
+        self._watch = Watch()
         self.off_loop = OffLoop()
         self._long_input = LongInput(
             long_input or LongInputSection(), off_loop=self.off_loop, metrics=metrics, clock=clock
@@ -115,6 +124,7 @@ class Service:
         self._stance.tier = directive.tier
         self._stance.retry_after_s = directive.retry_after_s
         self.door.charged_elsewhere(directive.charged)
+        self._watch = directive.watch
         if directive.replicas is None:
             return  # those known before stay in use
         for front in self._fronts.values():
@@ -148,6 +158,7 @@ class Service:
             self.metrics.in_flight.labels(load.pool).set(load.in_flight_tokens)
             ready = self._fronts[load.pool].dispatcher.ready
             self.metrics.ready.labels(load.pool).set(ready)
+        self.metrics.watch.set(self._watch)
         self.metrics.tier.set(int(self.tier))
         self.metrics.tasks.set(len(asyncio.all_tasks()))
 

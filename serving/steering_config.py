@@ -18,6 +18,8 @@ from cluster.pool_capacity import in_flight_tokens, request_tokens
 from cluster.pool_ledger import ARRIVAL_WINDOW_S
 from serving.config_section import Section
 from serving.forecast_config import ForecastSection, forecast_params
+from serving.keeper_config import KeeperSection
+from serving.leak_config import LeakSection, leak_params
 
 
 class SteeringSection(Section):
@@ -40,6 +42,8 @@ class SteeringSection(Section):
     wait_limit_s: float = 10.0
     light_release_s: float = 120.0
     forecast: ForecastSection = Field(default_factory=ForecastSection)
+    leaks: LeakSection = LeakSection()
+    keeper: KeeperSection = KeeperSection()
 
 
 def controller_params(plan: Plan, steering: SteeringSection) -> ControllerParams:
@@ -61,6 +65,7 @@ def controller_params(plan: Plan, steering: SteeringSection) -> ControllerParams
             wait_limit_s=steering.wait_limit_s,
             light_release_s=steering.light_release_s,
         ),
+        leaks=leak_params(steering.leaks),
         mode=Mode(steering.mode),
         tick_s=steering.tick_s,
         stale_after_s=max(10.0, 3.0 * steering.tick_s),

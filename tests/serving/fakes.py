@@ -29,6 +29,7 @@ from serving.messages import (
     EngineReply,
     EngineRequest,
     ReplicaReport,
+    Watch,
 )
 from serving.metrics import GatewayMetrics
 from serving.replica_link import LinkError
@@ -75,7 +76,14 @@ def report(
 def directive(
     *replicas: ReplicaReport, tier: Tier = Tier.NORMAL, retry_after_s: float = 7.0
 ) -> Directive:
-    return Directive(sent_s=0.0, tier=tier, retry_after_s=retry_after_s, replicas=replicas)
+    memory = {replica.replica_id: (replica.pool, 1e9, 2e9) for replica in replicas}
+    return Directive(
+        sent_s=0.0,
+        tier=tier,
+        retry_after_s=retry_after_s,
+        replicas=replicas,
+        watch=Watch(memory=memory, swept_processes=1, retired={"main": 1}),
+    )
 
 
 def dispatcher(
