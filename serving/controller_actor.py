@@ -107,6 +107,8 @@ class ControllerActor:
             application=spec.application,
             namespace=spec.namespace,
             orphan_grace_s=spec.orphan_grace_s,
+            dashboard_url=self._spec.dashboard_url,
+            token=self._spec.token,
         )
         keepers = Keepers(spec, cluster, living=lambda: self._heard.living(time.time()))
         self._heard.kept = keepers.kept

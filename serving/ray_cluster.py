@@ -11,18 +11,25 @@ import re
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import httpx
 import ray
 from ray._private import state as ray_state
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-from ray.util.state import list_actors
 
 from cluster.ray_backend.unmet import NodeRoom
 from serving.node_keeper import NodeKeeper
 
 KEEPER = "shardwise-keeper-"
 _ENDING_S = 15.0
-_MOST_ACTORS = 10_000  # that Ray's interface lists
+# 10,000 is the most that Ray's interface lists.
+_NOT_DEAD = {
+    "detail": "1",
+    "limit": "10000",
+    "filter_keys": "state",
+    "filter_predicates": "!=",
+    "filter_values": "DEAD",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,10 +82,20 @@ class Cluster(Protocol):
 
 
 class RayCluster:
-    """The cluster this process is connected to. `app`: Serve application; its generations count."""
+    """The cluster this process is connected to.
+
+    `app`: Serve application; its generations count. `token`: that its dashboard asks for, if any.
+    """
 
     def __init__(
-        self, *, app: str, application: str, namespace: str, orphan_grace_s: float
+        self,
+        *,
+        app: str,
+        application: str,
+        namespace: str,
+        orphan_grace_s: float,
+        dashboard_url: str,
+        token: str | None,
     ) -> None:
         self._name = re.compile(
             rf"SERVE_REPLICA::{re.escape(app)}(?:-[a-z]+-[0-9]+)?#(?P<pool>[^#]+)#(?P<id>[^#]+)"
@@ -86,6 +103,12 @@ class RayCluster:
         self._application = application
         self._namespace = namespace
         self._orphan_grace_s = orphan_grace_s
+        self._dashboard = httpx.Client(
+            base_url=dashboard_url,
+            headers={"Authorization": f"Bearer {token}"} if token else {},
+            timeout=10.0,
+            trust_env=False,  # the cluster's own address, not a matter for a proxy
+        )
 
     def rooms(self) -> dict[str, NodeRoom]:
         """See `Cluster.rooms`."""
@@ -121,15 +144,18 @@ class RayCluster:
     def ranks(self, groups: list[ReplicaGroup]) -> list[Rank]:
         """See `Cluster.ranks`."""
         owners = {group.group_id: group.replica_id for group in groups}
-        actors = list_actors(filters=[("state", "!=", "DEAD")], limit=_MOST_ACTORS, detail=True)
+        # Not by `ray.util.state`: that looks for a cluster itself, and may find another one.
+        response = self._dashboard.get("/api/v0/actors", params=_NOT_DEAD)
+        response.raise_for_status()
+        actors = response.json()["data"]["result"]["result"]
         return [
             Rank(
-                replica_id=owners[actor.placement_group_id],
-                node_id=actor.node_id or "",
-                pid=actor.pid or 0,
+                replica_id=owners[actor["placement_group_id"]],
+                node_id=actor["node_id"] or "",
+                pid=actor["pid"] or 0,
             )
             for actor in actors
-            if actor.placement_group_id in owners
+            if actor["placement_group_id"] in owners
         ]
 
     def remove_group(self, group_id: str) -> None:
