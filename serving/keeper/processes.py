@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import psutil
 
 from serving.keeper.mark import replica_of
+
+# By then a process runs what it was started for, and has the environment it will have.
+_SETTLED_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +36,7 @@ class ProcessTable:
     def __init__(self, application: str) -> None:
         self._application = application
         self._owners: dict[tuple[int, float], str] = {}
+        self._strangers: set[tuple[int, float]] = set()
 
     def look(self, roots: Mapping[str, Sequence[int]]) -> tuple[Owned, ...]:
         """All there are now, those of earlier looks included that still live."""
@@ -41,10 +46,13 @@ class ProcessTable:
                 self._owners[pid, born[pid]] = replica_id
         living = set(born.items())
         self._owners = {key: owner for key, owner in self._owners.items() if key in living}
-        for key in living - self._owners.keys():
+        self._strangers &= living
+        for key in living - self._owners.keys() - self._strangers:
             owner = _marked(key[0], self._application)
             if owner is not None:
                 self._owners[key] = owner
+            elif time.time() - key[1] > _SETTLED_S:
+                self._strangers.add(key)
         return tuple(
             Owned(pid=pid, born_s=born_s, replica_id=owner)
             for (pid, born_s), owner in sorted(self._owners.items())
