@@ -156,7 +156,7 @@ class _Step:
 
     def begin(self, leak: Leak | None, *, tier: Tier) -> Retired:
         if leak is None:
-            return self._to(None)
+            return Retired(state=self.state, pool=self.pool)
         if self.now_s < self.state.rest_until_s:
             return self._hold(leak, "the last one was replaced just now")
         if tier > Tier.NORMAL and not leak.urgent:
