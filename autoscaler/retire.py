@@ -17,11 +17,11 @@ is near; no replica is ended before another answers, where there was one or room
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 from autoscaler.guards import held, since
 from autoscaler.leak_params import LeakParams
 from autoscaler.leaks import Leak
+from autoscaler.retirement import Phase, Retired, Retirement, RetireState
 from autoscaler.scaling import PoolState
 from autoscaler.snapshot import Action, Decision, PoolObservation, ReplicaObservation, Tier
 from autoscaler.view import PoolView
@@ -31,62 +31,6 @@ _GONE_S = 10.0
 # A start that takes this many cold starts is not coming.
 _OVERDUE = 1.5
 _AGAIN_S = 30.0  # after which a restart that has not happened is asked for once more
-
-
-class Phase(StrEnum):
-    """Where a retirement is."""
-
-    SURGE = "surge"
-    DRAIN = "drain"
-    REPLACE = "replace"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Retirement:
-    """One under way. `since_s`: in this phase. `others`: whether others answered at its start.
-
-    `base`: replicas asked for before. `gone_since_s`: since when the replica has been silent.
-    `failure`: what had failed to start before, so that a new failure is known.
-    """
-
-    leak: Leak
-    phase: Phase
-    since_s: float
-    base: int
-    others: bool
-    failure: str = ""
-    gone_since_s: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class RetireState:
-    """What is remembered of a pool. `rest_until_s`: none begins before. `hold`: last held for."""
-
-    pool: str
-    current: Retirement | None = None
-    rest_until_s: float = 0.0
-    hold: str = ""
-
-    @property
-    def left_out(self) -> str:
-        """The replica that gets no new requests, empty if all do."""
-        current = self.current
-        out = current is not None and current.phase is not Phase.SURGE
-        return current.leak.replica_id if current is not None and out else ""
-
-    @property
-    def keep(self) -> str:
-        """Why the pool may not shrink now, empty if it may."""
-        return "" if self.current is None else "a replica is being replaced"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Retired:
-    """One step: what is remembered, what scaling asks for, and the decisions."""
-
-    state: RetireState
-    pool: PoolState
-    decisions: tuple[Decision, ...] = ()
 
 
 def step_retirement(

@@ -22,10 +22,10 @@ from autoscaler.params import ControllerParams, Mode
 from autoscaler.snapshot import Action, ClusterSnapshot, Decision, Tier
 from cluster.errors import UnavailableError
 from serving.keeper.account import ReplicaUse, plain
-from serving.keepers import Keepers, KeeperSpec
-from serving.messages import Directive, GatewayReport, ReplicaReport, Watch
+from serving.keepers import KeeperSpec
+from serving.keeping import keep, watch
+from serving.messages import Directive, GatewayReport, ReplicaReport
 from serving.observe import FORGET_AFTER_S, Heard, in_public, snapshot
-from serving.ray_cluster import RayCluster
 from serving.repairs import Repairs
 from serving.replica_end import end_replica
 from serving.scaler import ServeScaler
@@ -69,7 +69,10 @@ class ControllerActor:
         self._log = Path(spec.log_path)
         self._write(Header(params=self._params))
         self._retired: Counter[str] = Counter()
-        self._keeping = self._keep(spec.keeper)
+        if spec.keeper is not None:
+            self._keeping = keep(
+                spec.keeper, self._heard, dashboard_url=spec.dashboard_url, token=spec.token
+            )
         self._ticking = asyncio.get_event_loop().create_task(self._tick_forever())
 
     async def observe_replica(self, report: ReplicaReport) -> None:
@@ -89,7 +92,7 @@ class ControllerActor:
             elsewhere=self._heard.elsewhere(report.gateway_id),
             charged=self._heard.charged(report.gateway_id),
             lost=frozenset(self._heard.lost),
-            watch=self._watch(),
+            watch=watch(self._heard, retired=self._retired),
         )
 
     def _routed(self, now_s: float) -> tuple[ReplicaReport, ...] | None:
@@ -98,34 +101,6 @@ class ControllerActor:
         if answering is None or not self._acting or self._last is None:
             return answering
         return tuple(r for r in answering if r.replica_id not in self._last.left_out)
-
-    def _keep(self, spec: KeeperSpec | None) -> asyncio.Task[None] | None:
-        if spec is None:
-            return None
-        cluster = RayCluster(
-            app=spec.app,
-            application=spec.application,
-            namespace=spec.namespace,
-            orphan_grace_s=spec.orphan_grace_s,
-            dashboard_url=self._spec.dashboard_url,
-            token=self._spec.token,
-        )
-        keepers = Keepers(spec, cluster, living=lambda: self._heard.living(time.time()))
-        self._heard.kept = keepers.kept
-        return asyncio.get_event_loop().create_task(keepers.run())
-
-    def _watch(self) -> Watch:
-        kept, pools = self._heard.kept, self._heard.replicas
-        return Watch(
-            memory={
-                name: (pools[name].pool, use.host_bytes, use.device_bytes)
-                for name, use in kept.uses.items()
-                if name in pools
-            },
-            swept_processes=kept.counts["processes"],
-            swept_placement_groups=kept.counts["placement_groups"],
-            retired=dict(self._retired),
-        )
 
     def _knows(self, now_s: float) -> bool:
         """Whether every replica that lives has had the time to report to this controller."""
