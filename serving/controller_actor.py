@@ -23,7 +23,7 @@ from autoscaler.snapshot import Action, ClusterSnapshot, Decision, Tier
 from cluster.errors import UnavailableError
 from serving.keeper.account import ReplicaUse, plain
 from serving.keepers import KeeperSpec
-from serving.keeping import keep, watch
+from serving.keeping import keep, nodes_seen
 from serving.messages import Directive, GatewayReport, ReplicaReport
 from serving.observe import FORGET_AFTER_S, Heard, in_public, snapshot
 from serving.repairs import Repairs
@@ -92,7 +92,7 @@ class ControllerActor:
             elsewhere=self._heard.elsewhere(report.gateway_id),
             charged=self._heard.charged(report.gateway_id),
             lost=frozenset(self._heard.lost),
-            watch=watch(self._heard, retired=self._retired),
+            nodes=nodes_seen(self._heard, retired=self._retired),
         )
 
     def _routed(self, now_s: float) -> tuple[ReplicaReport, ...] | None:

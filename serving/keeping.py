@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 
 from serving.keepers import Keepers, KeeperSpec
-from serving.messages import Watch
+from serving.messages import NodesSeen
 from serving.observe import Heard
 from serving.ray_cluster import RayCluster
 
@@ -29,10 +29,10 @@ def keep(
     return asyncio.get_event_loop().create_task(keepers.run())
 
 
-def watch(heard: Heard, *, retired: Mapping[str, int]) -> Watch:
+def nodes_seen(heard: Heard, *, retired: Mapping[str, int]) -> NodesSeen:
     """What gateways show of it. `retired`: replicas replaced for their memory, by pool."""
     kept, reports = heard.kept, heard.replicas
-    return Watch(
+    return NodesSeen(
         memory={
             name: (reports[name].pool, use.host_bytes, use.device_bytes)
             for name, use in kept.uses.items()

@@ -140,7 +140,7 @@ class GatewayReport:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watch:
+class NodesSeen:
     """What the nodes' keepers have seen, for the gateways' metrics.
 
     `memory`: pool, host and device bytes by replica, NaN where unknown. Since the controller began:
@@ -169,4 +169,4 @@ class Directive:
     elsewhere: Elsewhere = field(default_factory=Elsewhere)
     charged: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
     lost: frozenset[str] = frozenset()
-    watch: Watch = field(default_factory=Watch)
+    nodes: NodesSeen = field(default_factory=NodesSeen)

@@ -40,8 +40,8 @@ from serving.messages import (
     EngineReply,
     EngineRequest,
     GatewayReport,
+    NodesSeen,
     PoolLoad,
-    Watch,
 )
 from serving.metering import Meter
 from serving.metrics import GatewayMetrics
@@ -89,7 +89,7 @@ class Service:
         self._delivery = Delivery(limits=limits, metrics=metrics, stance=self._stance, clock=clock)
         self._gateway_id = uuid.uuid4().hex[:8]
         self.address = ""
-        self._watch = Watch()
+        self._nodes = NodesSeen()
         self.off_loop = OffLoop()
         self._long_input = LongInput(
             long_input or LongInputSection(), off_loop=self.off_loop, metrics=metrics, clock=clock
@@ -124,7 +124,7 @@ class Service:
         self._stance.tier = directive.tier
         self._stance.retry_after_s = directive.retry_after_s
         self.door.charged_elsewhere(directive.charged)
-        self._watch = directive.watch
+        self._nodes = directive.nodes
         if directive.replicas is None:
             return  # those known before stay in use
         for front in self._fronts.values():
@@ -158,7 +158,7 @@ class Service:
             self.metrics.in_flight.labels(load.pool).set(load.in_flight_tokens)
             ready = self._fronts[load.pool].dispatcher.ready
             self.metrics.ready.labels(load.pool).set(ready)
-        self.metrics.watch.set(self._watch)
+        self.metrics.nodes.set(self._nodes)
         self.metrics.tier.set(int(self.tier))
         self.metrics.tasks.set(len(asyncio.all_tasks()))
 

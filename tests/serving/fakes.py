@@ -28,8 +28,8 @@ from serving.messages import (
     EngineError,
     EngineReply,
     EngineRequest,
+    NodesSeen,
     ReplicaReport,
-    Watch,
 )
 from serving.metrics import GatewayMetrics
 from serving.replica_link import LinkError
@@ -82,7 +82,7 @@ def directive(
         tier=tier,
         retry_after_s=retry_after_s,
         replicas=replicas,
-        watch=Watch(memory=memory, swept_processes=1, retired={"main": 1}),
+        nodes=NodesSeen(memory=memory, swept_processes=1, retired={"main": 1}),
     )
 
 

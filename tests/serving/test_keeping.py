@@ -8,8 +8,8 @@ from autoscaler.controller import ControllerState, step
 from autoscaler.params import Mode
 from serving.controller_actor import ControllerActor, ControllerSpec
 from serving.keeper.account import Kept, ReplicaUse
-from serving.keeping import watch
-from serving.messages import GatewayReport, Watch
+from serving.keeping import nodes_seen
+from serving.messages import GatewayReport, NodesSeen
 from serving.observe import Heard
 from tests.autoscaler.build import main_only, params
 from tests.serving.fakes import report
@@ -24,12 +24,12 @@ def test_gateways_are_told_of_the_replicas_that_report() -> None:
     heard.replicas = {"a": report("a", sent_s=0.0)}
     heard.kept = Kept(uses={"a": ReplicaUse(host_bytes=5.0), "starting": ReplicaUse()})
     heard.kept.counts["processes"] = 3
-    told = watch(heard, retired={"main": 2})
+    told = nodes_seen(heard, retired={"main": 2})
     pool, host, device = told.memory["a"]
     assert (pool, host, math.isnan(device)) == ("main", 5.0, True)
     assert set(told.memory) == {"a"}
     assert (told.swept_processes, told.retired) == (3, {"main": 2})
-    assert Watch() == watch(Heard(), retired={})
+    assert NodesSeen() == nodes_seen(Heard(), retired={})
 
 
 @pytest.mark.parametrize(("mode", "offered"), [(Mode.ACTIVE, {"b"}), (Mode.ADVISORY, {"a", "b"})])

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from serving.messages import Watch
+from serving.messages import NodesSeen
 
 
-class WatchMetrics:
+class NodeMetrics:
     """Series about replicas' memory, sweeps and retirements."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -39,14 +39,14 @@ class WatchMetrics:
             registry=registry,
         )
 
-    def set(self, watch: Watch) -> None:
+    def set(self, seen: NodesSeen) -> None:
         """Take over an account; replicas that are gone leave no series behind."""
         self._host.clear()
         self._device.clear()
-        for replica_id, (pool, host, device) in watch.memory.items():
+        for replica_id, (pool, host, device) in seen.memory.items():
             self._host.labels(pool, replica_id).set(host)
             self._device.labels(pool, replica_id).set(device)
-        for pool, count in watch.retired.items():
+        for pool, count in seen.retired.items():
             self._retired.labels(pool).set(count)
-        self._swept.labels("processes").set(watch.swept_processes)
-        self._swept.labels("placement_groups").set(watch.swept_placement_groups)
+        self._swept.labels("processes").set(seen.swept_processes)
+        self._swept.labels("placement_groups").set(seen.swept_placement_groups)
