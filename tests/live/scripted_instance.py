@@ -96,7 +96,7 @@ def scripted_instance(
     reaper = threading.Thread(target=head.wait, daemon=True)  # or `down` would wait for a zombie
     reaper.start()
     try:
-        until(lambda: _ready(state), limit_s=120, what="the instance is ready")
+        until(lambda: _ready(state), limit_s=300, what="the instance is ready")
         instance.whole()
         yield instance
     finally:
