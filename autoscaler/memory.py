@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from autoscaler.leaks import Track, note, worst_leak
 from autoscaler.params import ControllerParams, Mode
-from autoscaler.retire import RetireState, advise, step_retirement
+from autoscaler.retire import advise, step_retirement
+from autoscaler.retirement import RetireState
 from autoscaler.scaling import PoolState
 from autoscaler.snapshot import Decision, Tier
 from autoscaler.view import PoolView

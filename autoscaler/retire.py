@@ -17,11 +17,11 @@ is near; no replica is ended before another answers, where there was one or room
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 from autoscaler.guards import held, since
 from autoscaler.leak_params import LeakParams
 from autoscaler.leaks import Leak
+from autoscaler.retirement import Phase, Retired, Retirement, RetireState
 from autoscaler.scaling import PoolState
 from autoscaler.snapshot import Action, Decision, PoolObservation, ReplicaObservation, Tier
 from autoscaler.view import PoolView
@@ -30,63 +30,9 @@ from autoscaler.view import PoolView
 _GONE_S = 10.0
 # A start that takes this many cold starts is not coming.
 _OVERDUE = 1.5
+# Where no other answers, all that comes waits for those answers and for the start after them.
+_ALONE_S = 20.0
 _AGAIN_S = 30.0  # after which a restart that has not happened is asked for once more
-
-
-class Phase(StrEnum):
-    """Where a retirement is."""
-
-    SURGE = "surge"
-    DRAIN = "drain"
-    REPLACE = "replace"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Retirement:
-    """One under way. `since_s`: in this phase. `others`: whether others answered at its start.
-
-    `base`: replicas asked for before. `gone_since_s`: since when the replica has been silent.
-    `failure`: what had failed to start before, so that a new failure is known.
-    """
-
-    leak: Leak
-    phase: Phase
-    since_s: float
-    base: int
-    others: bool
-    failure: str = ""
-    gone_since_s: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class RetireState:
-    """What is remembered of a pool. `rest_until_s`: none begins before. `hold`: last held for."""
-
-    pool: str
-    current: Retirement | None = None
-    rest_until_s: float = 0.0
-    hold: str = ""
-
-    @property
-    def left_out(self) -> str:
-        """The replica that gets no new requests, empty if all do."""
-        current = self.current
-        out = current is not None and current.phase is not Phase.SURGE
-        return current.leak.replica_id if current is not None and out else ""
-
-    @property
-    def keep(self) -> str:
-        """Why the pool may not shrink now, empty if it may."""
-        return "" if self.current is None else "a replica is being replaced"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Retired:
-    """One step: what is remembered, what scaling asks for, and the decisions."""
-
-    state: RetireState
-    pool: PoolState
-    decisions: tuple[Decision, ...] = ()
 
 
 def step_retirement(
@@ -115,7 +61,7 @@ def step_retirement(
         case Phase.SURGE:
             return step.surge(current)
         case Phase.DRAIN:
-            return step.drain(current)
+            return step.drain(current, tier=tier)
         case Phase.REPLACE:
             return step.replace(current)
 
@@ -156,9 +102,10 @@ class _Step:
 
     def begin(self, leak: Leak | None, *, tier: Tier) -> Retired:
         if leak is None:
-            return self._to(None)
+            return Retired(state=self.state, pool=self.pool)
         if self.now_s < self.state.rest_until_s:
-            return self._hold(leak, "the last one was replaced just now")
+            tried = Retired(state=self.state, pool=self.pool)
+            return tried if self.state.hold else self._hold(leak, "one was replaced just now")
         if tier > Tier.NORMAL and not leak.urgent:
             return self._hold(leak, "the service is degraded")
         if self.size.pending > 0 and not leak.urgent:
@@ -186,41 +133,49 @@ class _Step:
         failure = self.size.start_failure
         if failure and failure != current.failure and not current.leak.urgent:
             # What cannot start would not come back either.
-            return self._scale(
-                None, current.base, why=f"{_named(current.leak)} stays, no other starts: {failure}"
+            return self._give_back(
+                self._hold(current.leak, f"no other starts: {failure}", rest=True), current
             )
         overdue = held(current.since_s, _OVERDUE * self.view.pool.cold_start_s, now_s=self.now_s)
         if not (self.size.unmet or overdue):
             return self._to(current)
         why = self.size.unmet or "one more does not start in time"
-        drained = self._drain(current, why=why)
-        if self.base != current.base + 1:
-            return drained  # the load has asked for more, or somebody by hand
-        back = self._scale(current, current.base, why=why)
-        return replace(drained, pool=back.pool, decisions=back.decisions + drained.decisions)
+        return self._give_back(self._drain(current, why=why), current)
 
-    def drain(self, current: Retirement) -> Retired:
+    def drain(self, current: Retirement, *, tier: Tier) -> Retired:
         replica = self.seen(current.leak.replica_id)
         if held(current.gone_since_s, _GONE_S, now_s=self.now_s):
             return self._to(replace(current, phase=Phase.REPLACE, since_s=self.now_s))
         if replica is None:
             return self._to(current)
-        if current.others and self.size.ready < 2 and not current.leak.urgent:
-            return self._hold(current.leak, "no other replica answers any more", rest=True)
+        obstacle = self._obstacle(current, tier=tier)
+        if obstacle:
+            return self._hold(current.leak, obstacle, rest=True)
         busy = replica.in_flight + replica.running + replica.waiting
         if busy == 0 and held(current.since_s, self.params.settle_s, now_s=self.now_s):
             return self._restart(current, why="it is empty", busy=busy)
-        if held(current.since_s, self.params.drain_s, now_s=self.now_s):
+        limit_s = self.params.drain_s if current.others else min(_ALONE_S, self.params.drain_s)
+        if held(current.since_s, limit_s, now_s=self.now_s):
             return self._restart(current, why="its answers take too long", busy=busy)
         return self._to(current)
 
+    def _obstacle(self, current: Retirement, *, tier: Tier) -> str:
+        """Why a replica that drains is needed again, empty if it is not."""
+        if current.leak.urgent or not current.others:
+            return ""
+        if self.size.ready < 2:
+            return "no other replica answers any more"
+        fewer = self.size.ready <= current.base
+        return "the others do not carry the load" if fewer and tier > Tier.NORMAL else ""
+
     def replace(self, current: Retirement) -> Retired:
-        gone = held(current.gone_since_s, 0.0, now_s=self.now_s)
+        # Longer than Serve needs to see it: until then its numbers count the one that is gone.
+        gone = held(current.gone_since_s, _GONE_S, now_s=self.now_s)
         whole = self.size.ready >= self.base and self.size.pending == 0
         overdue = held(current.since_s, _OVERDUE * self.view.pool.cold_start_s, now_s=self.now_s)
         if gone and (whole or overdue):
             return self._to(None, rest=True)
-        if not gone and held(current.since_s, _AGAIN_S, now_s=self.now_s):
+        if current.gone_since_s is None and held(current.since_s, _AGAIN_S, now_s=self.now_s):
             return self._restart(current, why="it is still there", busy=0)
         return self._to(current)
 
@@ -236,7 +191,7 @@ class _Step:
         decision = self._decide(Action.RESTART, reason, current.leak, busy=float(busy))
         return self._to(current, decision)
 
-    def _scale(self, current: Retirement | None, value: int, *, why: str) -> Retired:
+    def _scale(self, current: Retirement, value: int, *, why: str) -> Retired:
         decision = Decision(
             action=Action.SCALE,
             pool=self.state.pool,
@@ -244,7 +199,6 @@ class _Step:
             reason=f"{self.base} to {value} replicas: {why}",
             numbers=(("ready", float(self.size.ready)),),
         )
-        step = self._to(current, decision, rest=current is None)
         asked = replace(
             self.pool,
             requested=value,
@@ -253,7 +207,14 @@ class _Step:
             fewer_since_s=None,
             fewer_peak=0,
         )
-        return replace(step, pool=asked)
+        return replace(self._to(current, decision), pool=asked)
+
+    def _give_back(self, step: Retired, current: Retirement) -> Retired:
+        """The step, and the one more that has not come is asked for no longer."""
+        if self.base != current.base + 1:
+            return step  # the load has asked for more, or somebody by hand
+        back = self._scale(current, current.base, why="the one more does not come")
+        return replace(step, pool=back.pool, decisions=back.decisions + step.decisions)
 
     def _hold(self, leak: Leak, why: str, *, rest: bool = False) -> Retired:
         reason = f"{_named(leak)} is not replaced now: {leak.reason}; {why}"

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from cli.console import count, out, table
+from cli.status_nodes import show_nodes
 from cluster.errors import UnavailableError
 from serving.instance import Instance, Progress
 
@@ -82,7 +83,11 @@ def _show(status: dict[str, Any], progress: Progress, *, console: Console, as_js
             _text(pool["delivered"], places=2),
         )
     console.print(pools)
-    replicas = table("replicas", "replica", "pool", "running", "waiting", "KV used", "pid", "up s")
+    replicas = table(
+        "replicas",
+        *("replica", "pool", "running", "waiting", "KV used", "host GiB", "device GiB", "pid"),
+        *("up s", ""),
+    )
     for replica in sorted(status["replicas"], key=lambda r: (r["pool"], r["replica_id"])):
         replicas.add_row(
             replica["replica_id"],
@@ -90,10 +95,14 @@ def _show(status: dict[str, Any], progress: Progress, *, console: Console, as_js
             str(replica["running"]),
             str(replica["waiting"]),
             f"{replica['kv_usage']:.0%}",
+            _gib(replica["host_bytes"]),
+            _gib(replica["device_bytes"]),
             str(replica["pid"]),
             f"{status['now_s'] - replica['started_s']:.0f}",
+            replica["device_fault"] or _left_out(replica["replica_id"], status),
         )
     console.print(replicas)
+    show_nodes(status["nodes"], console=console)
     console.print("decisions")
     for decision in status["decisions"][-8:]:
         ago = status["now_s"] - decision["time_s"]
@@ -105,6 +114,14 @@ def _show(status: dict[str, Any], progress: Progress, *, console: Console, as_js
     if not status["decisions"]:
         console.print("  none yet")
     console.print(f"log         {status['log']}", markup=False)
+
+
+def _gib(amount: float | None) -> str:
+    return "?" if amount is None else f"{amount / 2**30:.2f}"
+
+
+def _left_out(replica_id: str, status: dict[str, Any]) -> str:
+    return "gets nothing new" if replica_id in status["left_out"] else ""
 
 
 def _text(value: float | None, *, places: int = 1) -> str:

@@ -23,6 +23,8 @@ from serving.config import ServeConfig, WarmupSection
 from serving.controller_actor import ControllerActor, ControllerSpec
 from serving.engine.replica import EngineReplica
 from serving.gateway import Gateway, GatewaySpec
+from serving.keeper.mark import application_id
+from serving.keepers import KeeperSpec
 from serving.messages import EngineSpec, Warmup
 from serving.steering_config import controller_params
 
@@ -58,6 +60,7 @@ def start_controller(deployment: Deployment) -> Any:
         app=deployment.app,
         token=deployment.token,
         log_path=deployment.log_path,
+        keeper=_keeper_spec(deployment),
     )
     actor = ray.remote(ControllerActor).options(
         name=CONTROLLER,
@@ -68,6 +71,18 @@ def start_controller(deployment: Deployment) -> Any:
         num_cpus=0,
     )
     return actor.remote(spec)
+
+
+def _keeper_spec(deployment: Deployment) -> KeeperSpec:
+    keeper = deployment.config.steering.keeper
+    return KeeperSpec(
+        application=application_id(deployment.link_secret),
+        app=deployment.app,
+        namespace=deployment.namespace,
+        look_s=keeper.look_s,
+        orphan_grace_s=keeper.orphan_grace_s,
+        placement_timeout_s=keeper.placement_timeout_s,
+    )
 
 
 def build(deployment: Deployment) -> serve.Application:

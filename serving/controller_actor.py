@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ from autoscaler.forecast import prepare
 from autoscaler.params import ControllerParams, Mode
 from autoscaler.snapshot import Action, ClusterSnapshot, Decision, Tier
 from cluster.errors import UnavailableError
+from serving.keeper.account import ReplicaUse, plain
+from serving.keepers import KeeperSpec
+from serving.keeping import keep, nodes_seen
 from serving.messages import Directive, GatewayReport, ReplicaReport
 from serving.observe import FORGET_AFTER_S, Heard, in_public, snapshot
 from serving.repairs import Repairs
@@ -33,7 +37,10 @@ logger = logging.getLogger("shardwise.controller")
 
 @dataclass(frozen=True, kw_only=True)
 class ControllerSpec:
-    """What the controller actor needs. `deployments`: Serve deployment of each pool."""
+    """What the controller actor needs. `deployments`: Serve deployment of each pool.
+
+    `keeper`: None where there are no nodes to look at.
+    """
 
     params: ControllerParams
     deployments: dict[str, str]
@@ -41,6 +48,7 @@ class ControllerSpec:
     app: str
     token: str | None
     log_path: str
+    keeper: KeeperSpec | None = None
 
 
 class ControllerActor:
@@ -60,6 +68,11 @@ class ControllerActor:
         self._trouble = ""
         self._log = Path(spec.log_path)
         self._write(Header(params=self._params))
+        self._retired: Counter[str] = Counter()
+        if spec.keeper is not None:
+            self._keeping = keep(
+                spec.keeper, self._heard, dashboard_url=spec.dashboard_url, token=spec.token
+            )
         self._ticking = asyncio.get_event_loop().create_task(self._tick_forever())
 
     async def observe_replica(self, report: ReplicaReport) -> None:
@@ -75,12 +88,20 @@ class ControllerActor:
             sent_s=now_s,
             tier=self._last.tier if self._acting and self._last else Tier.NORMAL,
             retry_after_s=self._last.retry_after_s if self._last else 1.0,
-            replicas=self._heard.answering(now_s) if self._knows(now_s) else None,
+            replicas=self._routed(now_s),
             elsewhere=self._heard.elsewhere(report.gateway_id),
             charged=self._heard.charged(report.gateway_id),
             lost=frozenset(self._heard.lost),
             delivered=dict(self._last.delivered) if self._last else {},
+            nodes=nodes_seen(self._heard, retired=self._retired),
         )
+
+    def _routed(self, now_s: float) -> tuple[ReplicaReport, ...] | None:
+        """Replicas that may be given requests, None if nobody knows."""
+        answering = self._heard.answering(now_s) if self._knows(now_s) else None
+        if answering is None or not self._acting or self._last is None:
+            return answering
+        return tuple(r for r in answering if r.replica_id not in self._last.left_out)
 
     def _knows(self, now_s: float) -> bool:
         """Whether every replica that lives has had the time to report to this controller."""
@@ -98,7 +119,12 @@ class ControllerActor:
             "retry_after_s": last.retry_after_s if last else 1,
             "trouble": self._trouble,
             "pools": [self._pool_status(pool.pool) for pool in self._params.pools],
-            "replicas": [asdict(r) for r in self._heard.replicas.values()],
+            "replicas": [
+                asdict(r) | plain(self._heard.kept.uses.get(r.replica_id, ReplicaUse()))
+                for r in self._heard.replicas.values()
+            ],
+            "nodes": self._heard.kept.in_public(),
+            "left_out": sorted(last.left_out) if last else [],
             "gateways": [in_public(gateway) for gateway in self._heard.gateways.values()],
             "decisions": [
                 {"time_s": time_s, **asdict(decision)} for time_s, decision in self._recent
@@ -178,6 +204,8 @@ class ControllerActor:
 
     async def _carry_out(self, decisions: tuple[Decision, ...]) -> None:
         for decision in decisions:  # what does not wait for Serve comes first
+            if decision.action is Action.RETIRE:
+                self._retired[decision.pool] += 1
             if decision.action is Action.RESTART:
                 self._restart(decision)
         for decision in decisions:

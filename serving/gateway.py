@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import hashlib
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +32,7 @@ from serving.entry import HttpEntry
 from serving.exchange import keep_in_step
 from serving.http_api import build_app
 from serving.journey import Journeys
+from serving.keeper.mark import application_id
 from serving.keys import KeyRing
 from serving.loopback import bind_to_node_address
 from serving.messages import Directive, GatewayReport
@@ -63,7 +63,7 @@ class GatewaySpec:
     @property
     def application(self) -> str:
         """What the gateways of this deployment call it; does not give the secret away."""
-        return hashlib.sha256(self.link_secret.encode()).hexdigest()[:16]
+        return application_id(self.link_secret)
 
 
 class Gateway:

@@ -34,6 +34,7 @@ from serving import app
 from serving.config import ServeConfig, load_serve_config
 from serving.diagnosis import failure, waiting_for
 from serving.instance import Instance, Progress
+from serving.ray_cluster import end_keepers
 from serving.scaler import DeploymentState, ServeScaler
 from serving.sources import resolve_sources
 from serving.tracing import variables
@@ -237,6 +238,7 @@ class Head:
             if self._deployed:
                 _attempt(lambda: serve.delete(APP))
                 _attempt(_kill_controller)
+                _attempt(lambda: end_keepers(NAMESPACE))
             if self._orders.address is None:
                 _attempt(serve.shutdown)  # on a cluster of others, Serve is not ours to end
             _attempt(ray.shutdown)

@@ -140,6 +140,20 @@ class GatewayReport:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NodesSeen:
+    """What the nodes' keepers have seen, for the gateways' metrics.
+
+    `memory`: pool, host and device bytes by replica, NaN where unknown. Since the controller began:
+    `swept_*`: what was left of replicas; `retired`: replicas replaced for their memory, by pool.
+    """
+
+    memory: Mapping[str, tuple[str, float, float]] = field(default_factory=dict)
+    swept_processes: int = 0
+    swept_placement_groups: int = 0
+    retired: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Directive:
     """What the controller tells a gateway: the tier, who is ready, how long to stay away.
 
@@ -157,3 +171,4 @@ class Directive:
     charged: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
     lost: frozenset[str] = frozenset()
     delivered: dict[str, float] = field(default_factory=dict)
+    nodes: NodesSeen = field(default_factory=NodesSeen)

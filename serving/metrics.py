@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from serving.messages import DONE, EngineError, EngineReply
+from serving.node_metrics import NodeMetrics
 
 _LATENCY_S = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 _RATIO = (0.125, 0.25, 0.5, 0.75, 1.0, 1.33, 2.0, 4.0, 8.0)
@@ -161,6 +162,7 @@ class GatewayMetrics:
             "Asyncio tasks of the gateway's process; more than when it is idle only while asked",
             registry=self.registry,
         )
+        self.nodes = NodeMetrics(self.registry)
         self.tier = Gauge("shardwise_tier", "Degradation tier, 0 to 4", registry=self.registry)
 
     def cadence(self, pool: str) -> Cadence:

@@ -7,15 +7,17 @@ its name with it. Serve's own state, read at each tick, says how many replicas t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from autoscaler.snapshot import (
     ClusterSnapshot,
     LoadObservation,
     PoolObservation,
+    ReplicaObservation,
     observed,
 )
 from cluster.pool_ledger import Elsewhere
+from serving.keeper.account import Kept, ReplicaUse
 from serving.messages import GatewayReport, PoolLoad, ReplicaReport
 from serving.scaler import DeploymentState
 
@@ -29,7 +31,7 @@ LOST_S = 60.0
 class Heard:
     """The latest report of every replica and gateway, and Serve's state at the last tick.
 
-    `lost`: replicas that are being ended, and since when.
+    `lost`: replicas that are being ended, and since when. `kept`: what the nodes' keepers tell.
     """
 
     replicas: dict[str, ReplicaReport] = field(default_factory=dict)
@@ -37,6 +39,7 @@ class Heard:
     deployments: Mapping[str, DeploymentState] = field(default_factory=dict)
     deployments_s: float = 0.0
     lost: dict[str, float] = field(default_factory=dict)
+    kept: Kept = field(default_factory=Kept)
 
     def forget(self, now_s: float) -> None:
         """Drop what is too old to say anything."""
@@ -57,6 +60,21 @@ class Heard:
         routed -= self.lost.keys()
         heard = tuple(r for r in self.replicas.values() if r.replica_id in routed)
         return None if routed and not heard else heard
+
+    def living(self, now_s: float) -> frozenset[str] | None:
+        """Replicas in Serve's books, in any state; None while they are old or empty.
+
+        Serve that has lost its controller answers that it has none.
+        """
+        states = self.deployments.values()
+        if not states or not _fresh(self.deployments_s, now_s):
+            return None
+        return frozenset(replica.replica_id for state in states for replica in state.replicas)
+
+    def in_flight(self, replica_id: str) -> int:
+        """Requests that gateways have on a replica."""
+        nothing = (0, 0.0)
+        return sum(g.in_flight.get(replica_id, nothing)[0] for g in self.gateways.values())
 
     def elsewhere(self, gateway_id: str) -> Elsewhere:
         """What the other gateways have in flight."""
@@ -98,8 +116,20 @@ def _pool(heard: Heard, name: str) -> PoolObservation:
         ready=state.running,
         pending=max(state.starting, state.target - state.running, 0),
         replicas=tuple(
-            observed(report) for report in heard.replicas.values() if report.pool == name
+            _replica(heard, report) for report in heard.replicas.values() if report.pool == name
         ),
+        unmet=heard.kept.unmet.get(name, ""),
+    )
+
+
+def _replica(heard: Heard, report: ReplicaReport) -> ReplicaObservation:
+    use = heard.kept.uses.get(report.replica_id, ReplicaUse())
+    return replace(
+        observed(report),
+        in_flight=heard.in_flight(report.replica_id),
+        host_bytes=use.host_bytes,
+        device_bytes=use.device_bytes,
+        device_fault=use.device_fault,
     )
 
 

@@ -34,7 +34,15 @@ from serving.lengths import Lengths, counted
 from serving.long_input.apply import Handled
 from serving.long_input.choice import Choice
 from serving.long_input.handler import LongInput
-from serving.messages import DONE, Directive, EngineReply, EngineRequest, GatewayReport, PoolLoad
+from serving.messages import (
+    DONE,
+    Directive,
+    EngineReply,
+    EngineRequest,
+    GatewayReport,
+    NodesSeen,
+    PoolLoad,
+)
 from serving.metering import Meter
 from serving.metrics import GatewayMetrics
 from serving.offload import OffLoop
@@ -82,6 +90,7 @@ class Service:
         self._delivery = Delivery(limits=limits, metrics=metrics, stance=self._stance, clock=clock)
         self._gateway_id = uuid.uuid4().hex[:8]
         self.address = ""
+        self._nodes = NodesSeen()
         self.off_loop = OffLoop()
         self._long_input = LongInput(
             long_input or LongInputSection(), off_loop=self.off_loop, metrics=metrics, clock=clock
@@ -117,6 +126,7 @@ class Service:
         self._stance.retry_after_s = directive.retry_after_s
         self.door.charged_elsewhere(directive.charged)
         self._delivered = directive.delivered
+        self._nodes = directive.nodes
         if directive.replicas is None:
             return  # those known before stay in use
         for front in self._fronts.values():
@@ -152,6 +162,7 @@ class Service:
             self.metrics.delivered.labels(load.pool).set(self._delivered.get(load.pool, 1.0))
             ready = self._fronts[load.pool].dispatcher.ready
             self.metrics.ready.labels(load.pool).set(ready)
+        self.metrics.nodes.set(self._nodes)
         self.metrics.tier.set(int(self.tier))
         self.metrics.tasks.set(len(asyncio.all_tasks()))
 

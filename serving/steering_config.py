@@ -20,6 +20,8 @@ from cluster.pool_ledger import ARRIVAL_WINDOW_S
 from serving.config_section import Section
 from serving.delivery_config import DeliverySection
 from serving.forecast_config import ForecastSection, forecast_params
+from serving.keeper_config import KeeperSection
+from serving.leak_config import LeakSection, leak_params
 
 
 class SteeringSection(Section):
@@ -45,6 +47,8 @@ class SteeringSection(Section):
     light_release_s: float = 120.0
     delivery: DeliverySection = Field(default_factory=DeliverySection)
     forecast: ForecastSection = Field(default_factory=ForecastSection)
+    leaks: LeakSection = LeakSection()
+    keeper: KeeperSection = KeeperSection()
 
 
 def controller_params(plan: Plan, steering: SteeringSection) -> ControllerParams:
@@ -68,6 +72,7 @@ def controller_params(plan: Plan, steering: SteeringSection) -> ControllerParams
             light_release_s=steering.light_release_s,
         ),
         delivery=steering.delivery.params(),
+        leaks=leak_params(steering.leaks),
         mode=Mode(steering.mode),
         tick_s=steering.tick_s,
         stale_after_s=max(10.0, 3.0 * steering.tick_s),

@@ -21,6 +21,7 @@ from serving.engine.engine import Engine
 from serving.engine.listener import Listener
 from serving.engine.spans import with_spans
 from serving.engine.warmup import warm_up
+from serving.keeper.mark import application_id, mark_descendants
 from serving.loopback import bind_to_node_address
 from serving.messages import EngineSpec, ReplicaReport
 
@@ -39,6 +40,7 @@ class EngineReplica:
         bind_to_node_address()
         self._spec = spec
         self._replica_id = serve.get_replica_context().replica_id.unique_id
+        mark_descendants(application_id(spec.link_secret), self._replica_id)
         self._traces = tracing.set_up("shardwise-engine")  # before vLLM reads the environment
         self._engine = await self.engine.start(spec)
         await warm_up(self._engine.generate, spec.warmup, model=spec.model_name)

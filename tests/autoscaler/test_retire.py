@@ -108,15 +108,16 @@ class Run:
         return [d for _, d in self.decisions if d.action is action]
 
 
-def live(serve, p, *, seconds, rate=500.0, each=None):
-    """Drive the controller over the made-up Serve, a tick a second."""
+def live(serve, p, *, seconds, rate=500.0, surge_s=1e9, each=None):
+    """Drive the controller over the made-up Serve, a tick a second; overloaded from `surge_s`."""
     state, run, left_out = ControllerState(), Run(), frozenset()
     for i in range(seconds):
         now_s = float(i)
         if each is not None:
             each(now_s, serve)
         serve.tick(now_s, 1.0)
-        seen = snapshot(now_s, [serve.seen(now_s, left_out)], [load(now_s, rate=rate)])
+        now_rate = rate if now_s < surge_s else 20_000.0
+        seen = snapshot(now_s, [serve.seen(now_s, left_out)], [load(now_s, rate=now_rate)])
         result = step(state, seen, p)
         state, left_out = result.state, result.left_out
         run.ready.append(len(serve.ready))
@@ -187,6 +188,24 @@ def test_without_room_for_one_more_it_is_drained_first(maximum, room):
     assert len(serve.ready) == 2
 
 
+def test_the_only_one_is_not_waited_for_as_long_since_all_that_comes_waits():
+    serve = Serve(target=1, busy={"r0": 3})
+    run = live(serve, with_leaks(maximum=1), seconds=110)
+    retired, restarted = (
+        next(t for t, d in run.decisions if d.action is a) for a in (Action.RETIRE, Action.RESTART)
+    )
+    assert restarted - retired == 20.0 < LEAKS.drain_s
+
+
+def test_others_that_do_not_carry_the_load_get_it_back():
+    serve = Serve(target=2, busy={"r0": 1})
+    p = with_leaks(maximum=2, minimum=2)
+    run = live(serve, p, seconds=95, surge_s=72.0)
+    assert run.left_out[72] == {"r0"}
+    assert run.left_out[-1] == frozenset()
+    assert any("do not carry the load" in d.reason for d in run.of(Action.HOLD))
+
+
 def test_the_only_one_is_replaced_too():
     serve = Serve(target=1)
     run = live(serve, with_leaks(maximum=1), seconds=200)
@@ -202,7 +221,7 @@ def test_where_nothing_starts_the_leaking_one_stays():
 
     run = live(serve, with_leaks(maximum=4, minimum=2), seconds=85, each=breaks)
     assert [d.value for d in run.of(Action.SCALE)] == [3, 2]
-    assert "no other starts: no such model" in run.of(Action.SCALE)[1].reason
+    assert "no other starts: no such model" in run.of(Action.HOLD)[-1].reason
     assert not run.of(Action.RESTART)
     assert set(serve.ready) == {"r0", "r1"}
 

@@ -21,14 +21,19 @@ def plain_instance(
     slots: int = 8,
     engine_args: Mapping[str, object] | None = None,
     limits: Mapping[str, object] | None = None,
+    steering: Mapping[str, object] | None = None,
+    maximum: int = 1,
 ) -> Iterator[LiveInstance]:
-    """Served for as long as the context lasts. `engine_args`: beside those of the plan."""
+    """Served for as long as the context lasts.
+
+    `engine_args`: beside those of the plan. `steering`: None for one that only watches.
+    """
     link_models(home)
     instance = LiveInstance(home, free_port())
     plan = home / "plan.json"
     planned = instance.command(
         *("plan", "--model", MODEL, "--cluster", "local", "--isl", "64", "--osl", "32"),
-        *("--max-model-len", "512", "--max-replicas", "1", "--out", str(plan)),
+        *("--max-model-len", "512", "--max-replicas", str(maximum), "--out", str(plan)),
     )
     assert planned.returncode == 0, planned.stderr
     data = json.loads(plan.read_text())
@@ -39,7 +44,7 @@ def plain_instance(
     config = {
         "http": {"port": instance.port},
         "limits": dict(limits or {}),
-        "steering": {"mode": "advisory"},
+        "steering": {"mode": "advisory"} if steering is None else dict(steering),
     }
     instance.config.write_text(yaml.safe_dump(config))
     try:

@@ -8,10 +8,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from serving.instance import INSTANCE_VARIABLE, Instance
 from tests.live import scripted_engine
@@ -34,6 +35,8 @@ _HEAD = "from tests.live.scripted_replica import run_head; run_head()"
 class ScriptedInstance(LiveInstance):
     """A running instance whose engines are scripted."""
 
+    ready: int = REPLICAS
+
     @property
     def state(self) -> Instance:
         return Instance(self.home / "instance")
@@ -53,14 +56,24 @@ class ScriptedInstance(LiveInstance):
     def whole(self) -> None:
         """Wait until every replica may be chosen."""
         ready = "shardwise_ready_replicas"
-        until(lambda: self.metric(ready) == REPLICAS, limit_s=60, what="every replica ready")
+        until(lambda: self.metric(ready) == self.ready, limit_s=60, what="every replica ready")
 
 
 @contextmanager
-def scripted_instance(home: Path) -> Iterator[ScriptedInstance]:
-    """Served for as long as the context lasts: one pool of `REPLICAS` replicas."""
+def scripted_instance(
+    home: Path,
+    *,
+    replicas: int = REPLICAS,
+    maximum: int = REPLICAS,
+    steering: Mapping[str, Any] | None = None,
+    head: str = _HEAD,
+) -> Iterator[ScriptedInstance]:
+    """Served for as long as the context lasts: one pool of `replicas`, up to `maximum`.
+
+    `head`: what the head process runs in the place of `serving.head`.
+    """
     link_models(home)
-    instance = ScriptedInstance(home, free_port())
+    instance = ScriptedInstance(home, free_port(), ready=replicas)
     plan = home / "plan.json"
     planned = instance.command(
         *("plan", "--model", MODEL, "--cluster", "local", "--isl", "512", "--osl", "512"),
@@ -69,11 +82,11 @@ def scripted_instance(home: Path) -> Iterator[ScriptedInstance]:
     assert planned.returncode == 0, planned.stderr
     state = instance.state
     state.directory.mkdir(parents=True)
-    state.plan_path.write_text(_replicated(plan))
-    write_config(state.config_path, port=instance.port, steering={})
+    state.plan_path.write_text(_replicated(plan, replicas=replicas, maximum=maximum))
+    write_config(state.config_path, port=instance.port, steering=dict(steering or {}))
     with state.output_path.open("wb") as output:
         head = subprocess.Popen(
-            [sys.executable, "-c", _HEAD, str(state.directory)],
+            [sys.executable, "-c", head, str(state.directory)],
             env=_environment(state),
             cwd=state.directory,
             stdout=output,
@@ -83,7 +96,7 @@ def scripted_instance(home: Path) -> Iterator[ScriptedInstance]:
     reaper = threading.Thread(target=head.wait, daemon=True)  # or `down` would wait for a zombie
     reaper.start()
     try:
-        until(lambda: _ready(state), limit_s=120, what="the instance is ready")
+        until(lambda: _ready(state), limit_s=300, what="the instance is ready")
         instance.whole()
         yield instance
     finally:
@@ -92,13 +105,13 @@ def scripted_instance(home: Path) -> Iterator[ScriptedInstance]:
     assert down.returncode == 0, down.stderr
 
 
-def _replicated(path: Path) -> str:
-    """The plan for `REPLICAS` replicas of `SLOTS` slots."""
+def _replicated(path: Path, *, replicas: int, maximum: int) -> str:
+    """The plan for so many replicas of `SLOTS` slots."""
     plan = json.loads(path.read_text())
     (pool,) = plan["pools"]
     pool["layout"]["max_num_seqs"] = SLOTS
     pool["expected"] = None
-    pool["replicas"] = dict.fromkeys(("minimum", "initial", "maximum"), REPLICAS)
+    pool["replicas"] = {"minimum": replicas, "initial": replicas, "maximum": maximum}
     return json.dumps(plan)
 
 

@@ -78,6 +78,16 @@ def in_trace(collector: Collector) -> set[str]:
     return {span.name.split()[0] for span in spans if span.trace_id in traces}
 
 
+def named_actors(instance: LiveInstance) -> set[str]:
+    """Actors of ours on the cluster, those of a node by the first two words of their name."""
+    token = Path.home() / ".ray" / "auth_token"
+    headers = {"Authorization": f"Bearer {token.read_text().strip()}"} if token.is_file() else {}
+    url = f"http://{instance.progress()['dashboard']}/api/v0/actors?detail=1&limit=1000"
+    actors = httpx.get(url, headers=headers, timeout=30.0).json()["data"]["result"]["result"]
+    names = [a["name"] for a in actors if a["state"] != "DEAD" and a["name"]]
+    return {"-".join(n.split("-")[:2]) for n in names if n.startswith("shardwise")}
+
+
 def test_a_cluster_of_others_is_joined_and_left_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,8 +115,10 @@ def test_a_cluster_of_others_is_joined_and_left_as_it_was(
             assert "Paris" in ours.command("chat", "What is the capital of France?").stdout
             # Spans leave every few seconds; who is stopped before loses those.
             until(lambda: in_trace(collector) >= SPANS, limit_s=60.0, what="the whole trace")
+            assert {"shardwise-controller", "shardwise-keeper"} <= named_actors(ours)
         finally:
             assert ours.command("down").returncode == 0
+        until(lambda: not named_actors(ours), limit_s=30.0, what="our actors are gone")
         assert httpx.get(f"http://127.0.0.1:{port}/other", timeout=20.0).text == "other"
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{ours.url}/health", timeout=20.0)

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from serving.bundled import bundled_path
-from tests.live.instance import LiveInstance, free_port, link_models, write_config
+from tests.live.instance import LiveInstance, free_port, link_models, until, write_config
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
@@ -98,6 +99,19 @@ def test_tensor_parallel_ranks_share_a_placement_group(served: Served) -> None:
     group = next(g for g in groups if g["placement_group_id"] == workers[0]["placement_group_id"])
     assert group["state"] == "CREATED"
     assert len(group["bundles"]) == 2
+
+
+def test_the_memory_of_ranks_is_their_replicas(served: Served) -> None:
+    actors, _ = _ray_state(served.instance)
+    ranks = [a["pid"] for a in actors if a["class_name"] == "CpuRayWorker" and a["pid"]]
+    resident = sum(psutil.Process(pid).memory_full_info().uss for pid in ranks)
+    until(lambda: bool(_host_bytes(served)), limit_s=60.0, what="the keeper has looked")
+    assert _host_bytes(served) > resident > 0
+
+
+def _host_bytes(served: Served) -> float:
+    (replica,) = served.instance.status()["replicas"]
+    return float(replica["host_bytes"] or 0.0)
 
 
 def test_a_key_is_charged_what_the_engine_has_used(served: Served) -> None:

@@ -28,6 +28,7 @@ from serving.messages import (
     EngineError,
     EngineReply,
     EngineRequest,
+    NodesSeen,
     ReplicaReport,
 )
 from serving.metrics import GatewayMetrics
@@ -75,7 +76,14 @@ def report(
 def directive(
     *replicas: ReplicaReport, tier: Tier = Tier.NORMAL, retry_after_s: float = 7.0
 ) -> Directive:
-    return Directive(sent_s=0.0, tier=tier, retry_after_s=retry_after_s, replicas=replicas)
+    memory = {replica.replica_id: (replica.pool, 1e9, 2e9) for replica in replicas}
+    return Directive(
+        sent_s=0.0,
+        tier=tier,
+        retry_after_s=retry_after_s,
+        replicas=replicas,
+        nodes=NodesSeen(memory=memory, swept_processes=1, retired={"main": 1}),
+    )
 
 
 def dispatcher(

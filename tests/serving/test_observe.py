@@ -1,10 +1,12 @@
+import math
 from dataclasses import replace
 
 import pytest
 
+from serving.keeper.account import Kept, ReplicaUse
 from serving.messages import GatewayReport, PoolLoad
 from serving.observe import FORGET_AFTER_S, Heard, in_public, snapshot
-from serving.scaler import DeploymentState
+from serving.scaler import DeploymentState, ServeReplica
 from tests.serving.fakes import report
 
 
@@ -120,3 +122,30 @@ def test_when_the_only_replica_was_given_up_there_is_none() -> None:
     heard = Heard(deployments={"main": routed("a")}, deployments_s=100, lost={"a": 99})
     heard.replicas = {"a": report("a", sent_s=99)}
     assert heard.answering(100) == ()
+
+
+def serves(*ids: str) -> DeploymentState:
+    replicas = tuple(ServeReplica(replica_id=name, state="RUNNING") for name in ids)
+    return replace(state("main", target=1, running=1, starting=0), replicas=replicas)
+
+
+def test_who_lives_is_known_from_fresh_books_that_are_not_empty() -> None:
+    assert Heard(deployments={"main": serves("a")}, deployments_s=99).living(100) == {"a"}
+    assert Heard(deployments={"main": serves("a")}, deployments_s=0).living(100) is None
+    assert Heard(deployments={}, deployments_s=99).living(100) is None
+
+
+def test_a_replica_carries_what_keepers_and_gateways_know_of_it() -> None:
+    heard = Heard(deployments={"main": serves("a")}, deployments_s=99)
+    heard.replicas = {"a": report("a", sent_s=98), "b": report("b", sent_s=98)}
+    heard.kept = Kept(
+        uses={"a": ReplicaUse(host_bytes=5.0, device_bytes=6.0, device_fault="GPU 0: lost")},
+        unmet={"main": "no room"},
+    )
+    busy = {"a": (2, 9.0)}
+    heard.gateways = {n: replace(gateway(n, sent_s=98), in_flight=busy) for n in ("g", "h")}
+    (pool,) = snapshot(heard, pools=["main"], now_s=100).pools
+    a, b = pool.replicas
+    assert (a.host_bytes, a.device_bytes, a.device_fault, a.in_flight) == (5, 6, "GPU 0: lost", 4)
+    assert (math.isnan(b.host_bytes), b.device_fault, b.in_flight) == (True, "", 0)
+    assert pool.unmet == "no room"

@@ -1,0 +1,20 @@
+"""What can an operator set about the nodes' keepers?"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from serving.config_section import Section
+
+
+class KeeperSection(Section):
+    """How the nodes are looked at; seconds.
+
+    `look_s`: between two looks at memory and devices. `orphan_grace_s`: how long a replica must be
+    gone before processes and placement groups that are left of it are removed.
+    `placement_timeout_s`: how long Ray may take to place a replica before it is said why it cannot.
+    """
+
+    look_s: float = Field(default=5.0, ge=0.5)
+    orphan_grace_s: float = Field(default=30.0, ge=1)
+    placement_timeout_s: float = Field(default=60.0, gt=0)
