@@ -2,10 +2,12 @@
 
 One JSON object per line. A header carries all parameters and starts a run with a blank state (a
 restarted controller appends a new header to the same file); every tick line carries the snapshot
-the controller saw, what it decided and the tier it was in. No I/O here: lines in, lines out.
+the controller saw, what it decided and the tier it was in; a change puts other parameters in force
+and keeps the state (the pool has moved to another layout). No I/O here: lines in, lines out.
 
     {"kind": "header", "version": 2, "params": {...}}
     {"kind": "tick", "snapshot": {...}, "decisions": [...], "tier": 0}
+    {"kind": "change", "params": {...}}
 
 Invariants: `parse_line(dump(record)) == record` for finite values; a number that is not finite is
 written as null and read as NaN, which the controller treats alike: as unknown.
@@ -45,6 +47,13 @@ class Header:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Change:
+    """From here on these parameters hold."""
+
+    params: ControllerParams
+
+
+@dataclass(frozen=True, kw_only=True)
 class Tick:
     """One step: what was seen, what was decided, and the tier after it."""
 
@@ -53,7 +62,7 @@ class Tick:
     tier: Tier
 
 
-Record = Header | Tick
+Record = Header | Change | Tick
 
 
 def dump(record: Record) -> str:
@@ -65,6 +74,8 @@ def dump(record: Record) -> str:
                 "version": LOG_VERSION,
                 "params": params_to_json(params),
             }
+        case Change(params=params):
+            data = {"kind": "change", "params": params_to_json(params)}
         case Tick():
             data = {
                 "kind": "tick",
@@ -89,7 +100,7 @@ def parse(lines: Iterable[str], *, source: str) -> Iterator[tuple[int, Record]]:
             raise ConfigError(
                 source=f"{source}, line {number}",
                 field="kind",
-                problem="a log starts with a header line, this is a tick.",
+                problem="a log starts with a header line, this is none.",
                 fix="replay the file from its beginning.",
             )
         started = True
@@ -128,6 +139,8 @@ def parse_line(line: str, *, source: str) -> Record:
         if version != LOG_VERSION:
             raise reader.error("version", f"is {version}, this release reads {LOG_VERSION}.")
         record: Record = Header(params=read_params(reader.child("params")))
+    elif kind == "change":
+        record = Change(params=read_params(reader.child("params")))
     elif kind == "tick":
         record = Tick(
             snapshot=_snapshot(reader.child("snapshot")),
@@ -135,7 +148,7 @@ def parse_line(line: str, *, source: str) -> Record:
             tier=_tier(reader),
         )
     else:
-        raise reader.error("kind", f"is '{kind}', not header or tick.")
+        raise reader.error("kind", f"is '{kind}', not header, change or tick.")
     reader.done()
     return record
 
@@ -205,6 +218,7 @@ def _pool(reader: Reader) -> PoolObservation:
         starting=tuple(_starting(child) for child in reader.children("starting")),
         unmet=reader.text("unmet"),
         start_failure=reader.text("start_failure"),
+        moving=reader.text("moving"),
     )
     reader.done()
     return pool

@@ -82,7 +82,8 @@ class PoolObservation:
     `target` is what Serve was last asked for and acknowledged, `ready` what answers, `pending`
     what has been asked for and does not answer yet. `starting`: those of them that Serve has
     begun. `unmet`: the placement that no node can give them, in words; empty if there is none.
-    `start_failure`: why the last start failed, in words; empty if none did.
+    `start_failure`: why the last start failed, in words; empty if none did. `moving`: to which
+    other layout it is on its way, in words; then sizes count replicas of the old one.
     """
 
     pool: str
@@ -94,6 +95,7 @@ class PoolObservation:
     starting: tuple[StartingReplica, ...] = ()
     unmet: str = ""
     start_failure: str = ""
+    moving: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from cli.console import count, out, table
+from cli.replan_report import move_lines
 from cluster.errors import UnavailableError
 from serving.instance import Instance, Progress
 
@@ -64,13 +65,24 @@ def _show(status: dict[str, Any], progress: Progress, *, console: Console, as_js
         console.print(f"trouble     {status['trouble']}", markup=False)
     pools = table(
         "pools",
-        *("pool", "desired", "target", "ready", "pending", "bounds", "queued", "oldest wait s"),
+        *(
+            "pool",
+            "layout",
+            "desired",
+            "target",
+            "ready",
+            "pending",
+            "bounds",
+            "queued",
+            "oldest wait s",
+        ),
         *("in flight tok", "arriving tok/s", "forecast tok/s"),
     )
     for pool in status["pools"]:
         load = pool["load"] or {}
         pools.add_row(
             pool["pool"],
+            pool["layout"],
             *(_text(pool[name]) for name in ("desired", "target", "ready", "pending")),
             f"{pool['minimum']}-{pool['maximum']}",
             _text(load.get("queued_requests")),
@@ -80,6 +92,8 @@ def _show(status: dict[str, Any], progress: Progress, *, console: Console, as_js
             _text(pool["forecast_tokens_per_s"]),
         )
     console.print(pools)
+    for line in move_lines(status["move"], now_s=status["now_s"]):
+        console.print(line, markup=False)
     replicas = table("replicas", "replica", "pool", "running", "waiting", "KV used", "pid", "up s")
     for replica in sorted(status["replicas"], key=lambda r: (r["pool"], r["replica_id"])):
         replicas.add_row(

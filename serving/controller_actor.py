@@ -10,21 +10,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from autoscaler.controller import ControllerState, StepResult, step
-from autoscaler.decision_log import Header, Record, Tick, dump
+from autoscaler.decision_log import Change, Header, Record, Tick, dump
 from autoscaler.forecast import prepare
-from autoscaler.params import ControllerParams, Mode
+from autoscaler.params import MAIN_POOL, ControllerParams, Mode
 from autoscaler.snapshot import Action, ClusterSnapshot, Decision, Tier
-from cluster.errors import UnavailableError
+from cluster.errors import InputError, ShardwiseError, UnavailableError
+from cluster.model.plan import parse_plan
+from serving.layout_keeper import LayoutKeeper
+from serving.layouts import Layouts
 from serving.messages import Directive, GatewayReport, ReplicaReport
 from serving.observe import FORGET_AFTER_S, Heard, in_public, snapshot
 from serving.repairs import Repairs
 from serving.replica_end import end_replica
-from serving.scaler import ServeScaler
+from serving.scaler import DeploymentState, ServeScaler
 
 RECENT_DECISIONS = 20
 
@@ -33,7 +37,10 @@ logger = logging.getLogger("shardwise.controller")
 
 @dataclass(frozen=True, kw_only=True)
 class ControllerSpec:
-    """What the controller actor needs. `deployments`: Serve deployment of each pool."""
+    """What the controller actor needs. `deployments`: Serve deployment of each pool.
+
+    `layouts`: how the main pool gets another one; None: it keeps its own.
+    """
 
     params: ControllerParams
     deployments: dict[str, str]
@@ -41,6 +48,7 @@ class ControllerSpec:
     app: str
     token: str | None
     log_path: str
+    layouts: Layouts | None = None
 
 
 class ControllerActor:
@@ -52,6 +60,8 @@ class ControllerActor:
         self._scaler = ServeScaler(dashboard_url=spec.dashboard_url, app=spec.app, token=spec.token)
         self._repairs = Repairs(end=end_replica)
         self._heard = Heard()
+        self._keeper = None if spec.layouts is None else self._keeper_of(spec.layouts)
+        self._generation = 1
         self._started_s = time.time()
         self._state = ControllerState()
         self._last: StepResult | None = None
@@ -102,17 +112,20 @@ class ControllerActor:
             "decisions": [
                 {"time_s": time_s, **asdict(decision)} for time_s, decision in self._recent
             ],
+            "move": self._move_status(),
             "log": self._spec.log_path,
         }
 
     def _pool_status(self, name: str) -> dict[str, Any]:
         params = self._params.pool(name)
+        layout = self._layout_of(name)
         seen = self._last_snapshot
         pool = next((p for p in seen.pools if p.pool == name), None) if seen else None
         load = next((item for item in seen.loads if item.pool == name), None) if seen else None
         state = self._heard.deployments.get(name)
         return {
             "pool": name,
+            "layout": layout,
             "minimum": params.minimum,
             "maximum": params.maximum,
             "desired": self._last.desired.get(name) if self._last else None,
@@ -124,6 +137,52 @@ class ControllerActor:
             "load": asdict(load) if load else None,
             "serve_status": state.status if state else "unknown",
             "serve_message": state.message if state else "",
+        }
+
+    def _layout_of(self, name: str) -> str:
+        """In words; empty if nobody has said."""
+        if self._spec.layouts is None:
+            return ""
+        plan = self._spec.layouts.plan if self._keeper is None else self._keeper.current.plan
+        pool = next(pool for pool in plan.pools if pool.name == name)
+        return pool.layout.to_layout(replicas=1).describe().removesuffix(" x1")
+
+    def _move_status(self) -> dict[str, Any] | None:
+        progress = None if self._keeper is None else self._keeper.progress
+        return None if progress is None else asdict(progress)
+
+    def _keeper_of(self, layouts: Layouts) -> LayoutKeeper:
+        return LayoutKeeper(
+            layouts,
+            deployment=self._spec.deployments[MAIN_POOL],
+            app=self._spec.app,
+            scaler=self._scaler,
+            heard=self._heard,
+        )
+
+    async def replan(self, plan: str, *, below_floor: bool) -> dict[str, Any]:
+        """Begin a move to a plan (its text): its steps in words, or the error."""
+        try:
+            if self._keeper is None:
+                raise InputError("the layout of this service cannot be changed.")
+            desired = None if self._last is None else self._last.desired.get(MAIN_POOL)
+            steps = await self._keeper.order(
+                parse_plan(plan, source="the plan"), below_floor=below_floor, needed=desired
+            )
+        except ShardwiseError as error:
+            return {"error": str(error), "exit_code": error.exit_code}
+        assert self._keeper.progress is not None
+        return {"steps": steps, "number": self._keeper.progress.number}
+
+    async def layout(self, known: int) -> dict[str, Any]:
+        """The layout in force: its number, its plan's text unless it is `known`; and the move."""
+        if self._keeper is None:
+            return {"number": 1, "plan": None, "move": None}
+        current, progress = self._keeper.current, self._keeper.progress
+        return {
+            "number": current.number,
+            "plan": None if current.number == known else current.plan.dumps(),
+            "move": None if progress is None else asdict(progress),
         }
 
     @property
@@ -147,7 +206,6 @@ class ControllerActor:
             await asyncio.sleep(max(0.1, self._params.tick_s - spent_s))
 
     async def _tick(self) -> None:
-        names = self._spec.deployments
         try:
             states = await self._scaler.states()
         except UnavailableError as error:
@@ -156,9 +214,14 @@ class ControllerActor:
         else:
             self._trouble = ""
             self._heard.deployments = {
-                pool: states[name] for pool, name in names.items() if name in states
+                pool: states[name]
+                for pool, name in self._spec.deployments.items()
+                if name in states
             }
             self._heard.deployments_s = time.time()
+            if self._keeper is not None:
+                self._follow(self._keeper, states)
+        names = self._names()
         now_s = time.time()
         self._heard.forget(now_s)
         seen = snapshot(self._heard, pools=names, now_s=now_s)
@@ -180,7 +243,7 @@ class ControllerActor:
                 self._restart(decision)
         for decision in decisions:
             if decision.action is Action.SCALE:
-                await self._scaler.scale(self._spec.deployments[decision.pool], decision.value)
+                await self._scaler.scale(self._names()[decision.pool], decision.value)
 
     def _restart(self, decision: Decision) -> None:
         state = self._heard.deployments.get(decision.pool)
@@ -188,6 +251,20 @@ class ControllerActor:
         if replica is not None:
             self._heard.lost[replica.replica_id] = time.time()
             self._repairs.restart(replica)
+
+    def _names(self) -> dict[str, str]:
+        """The deployment in force of each pool."""
+        if self._keeper is None:
+            return self._spec.deployments
+        return self._spec.deployments | {MAIN_POOL: self._keeper.current.name}
+
+    def _follow(self, keeper: LayoutKeeper, states: Mapping[str, DeploymentState]) -> None:
+        """Steer by the parameters of the layout in force."""
+        keeper.see(states)
+        if keeper.current.number != self._generation:
+            self._generation = keeper.current.number
+            self._params = keeper.params
+            self._write(Change(params=self._params))
 
     def _write(self, record: Record) -> None:
         # Opened for each record: whatever ends this process, what was decided is on disk. A disk

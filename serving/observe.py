@@ -25,11 +25,24 @@ FORGET_AFTER_S = 6.0
 LOST_S = 60.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Moving:
+    """A pool on its way to another layout. `answering`: replicas of the new one that gateways use.
+
+    `worth`: replicas of the old one that carry as much as those. `why`: what happens, in words.
+    """
+
+    answering: frozenset[str]
+    worth: int
+    why: str
+
+
 @dataclass
 class Heard:
     """The latest report of every replica and gateway, and Serve's state at the last tick.
 
     `lost`: replicas that are being ended, and since when.
+    `moving`: pools that change their layout.
     """
 
     replicas: dict[str, ReplicaReport] = field(default_factory=dict)
@@ -37,6 +50,7 @@ class Heard:
     deployments: Mapping[str, DeploymentState] = field(default_factory=dict)
     deployments_s: float = 0.0
     lost: dict[str, float] = field(default_factory=dict)
+    moving: Mapping[str, Moving] = field(default_factory=dict)
 
     def forget(self, now_s: float) -> None:
         """Drop what is too old to say anything."""
@@ -91,15 +105,18 @@ def snapshot(heard: Heard, *, pools: Iterable[str], now_s: float) -> ClusterSnap
 
 def _pool(heard: Heard, name: str) -> PoolObservation:
     state = heard.deployments[name]
+    moving = heard.moving.get(name)
+    worth = 0 if moving is None else moving.worth
     return PoolObservation(
         pool=name,
         observed_s=heard.deployments_s,
-        target=state.target,
-        ready=state.running,
+        target=state.target + worth,
+        ready=state.running + worth,
         pending=max(state.starting, state.target - state.running, 0),
         replicas=tuple(
             observed(report) for report in heard.replicas.values() if report.pool == name
         ),
+        moving="" if moving is None else moving.why,
     )
 
 

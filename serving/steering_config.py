@@ -18,6 +18,7 @@ from cluster.pool_capacity import in_flight_tokens, request_tokens
 from cluster.pool_ledger import ARRIVAL_WINDOW_S
 from serving.config_section import Section
 from serving.forecast_config import ForecastSection, forecast_params
+from serving.replan_config import ReplanSection
 
 
 class SteeringSection(Section):
@@ -40,6 +41,7 @@ class SteeringSection(Section):
     wait_limit_s: float = 10.0
     light_release_s: float = 120.0
     forecast: ForecastSection = Field(default_factory=ForecastSection)
+    replan: ReplanSection = ReplanSection()
 
 
 def controller_params(plan: Plan, steering: SteeringSection) -> ControllerParams:

@@ -8,10 +8,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from serving.instance import INSTANCE_VARIABLE, Instance
 from tests.live import scripted_engine
@@ -27,6 +28,8 @@ from tests.live.instance import (
 MODEL = "smollm2-135m-instruct"
 REPLICAS = 3
 SLOTS = 70  # of a replica
+Bounds = Mapping[str, int]
+_FIXED: Bounds = MappingProxyType(dict.fromkeys(("minimum", "initial", "maximum"), REPLICAS))
 _HEAD = "from tests.live.scripted_replica import run_head; run_head()"
 
 
@@ -50,15 +53,20 @@ class ScriptedInstance(LiveInstance):
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
 
-    def whole(self) -> None:
+    def whole(self, replicas: int = REPLICAS) -> None:
         """Wait until every replica may be chosen."""
         ready = "shardwise_ready_replicas"
-        until(lambda: self.metric(ready) == REPLICAS, limit_s=60, what="every replica ready")
+        until(lambda: self.metric(ready) == replicas, limit_s=60, what="every replica ready")
 
 
 @contextmanager
-def scripted_instance(home: Path) -> Iterator[ScriptedInstance]:
-    """Served for as long as the context lasts: one pool of `REPLICAS` replicas."""
+def scripted_instance(
+    home: Path,
+    *,
+    replicas: Bounds = _FIXED,
+    steering: Mapping[str, object] = MappingProxyType({}),
+) -> Iterator[ScriptedInstance]:
+    """Served for as long as the context lasts: one pool."""
     link_models(home)
     instance = ScriptedInstance(home, free_port())
     plan = home / "plan.json"
@@ -69,8 +77,8 @@ def scripted_instance(home: Path) -> Iterator[ScriptedInstance]:
     assert planned.returncode == 0, planned.stderr
     state = instance.state
     state.directory.mkdir(parents=True)
-    state.plan_path.write_text(_replicated(plan))
-    write_config(state.config_path, port=instance.port, steering={})
+    state.plan_path.write_text(_replicated(plan, replicas))
+    write_config(state.config_path, port=instance.port, steering=dict(steering))
     with state.output_path.open("wb") as output:
         head = subprocess.Popen(
             [sys.executable, "-c", _HEAD, str(state.directory)],
@@ -84,7 +92,7 @@ def scripted_instance(home: Path) -> Iterator[ScriptedInstance]:
     reaper.start()
     try:
         until(lambda: _ready(state), limit_s=120, what="the instance is ready")
-        instance.whole()
+        instance.whole(replicas["initial"])
         yield instance
     finally:
         down = instance.command("down")
@@ -92,13 +100,13 @@ def scripted_instance(home: Path) -> Iterator[ScriptedInstance]:
     assert down.returncode == 0, down.stderr
 
 
-def _replicated(path: Path) -> str:
-    """The plan for `REPLICAS` replicas of `SLOTS` slots."""
+def _replicated(path: Path, replicas: Bounds) -> str:
+    """The plan for so many replicas of `SLOTS` slots."""
     plan = json.loads(path.read_text())
     (pool,) = plan["pools"]
     pool["layout"]["max_num_seqs"] = SLOTS
     pool["expected"] = None
-    pool["replicas"] = dict.fromkeys(("minimum", "initial", "maximum"), REPLICAS)
+    pool["replicas"] = dict(replicas)
     return json.dumps(plan)
 
 
@@ -115,6 +123,7 @@ def _environment(state: Instance) -> dict[str, str]:
     return {
         **os.environ,
         INSTANCE_VARIABLE: state.mark,
+        "SHARDWISE_HOME": str(state.directory.parent),  # as the commands have it
         "PYTHONPATH": os.pathsep.join(paths),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
