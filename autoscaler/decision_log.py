@@ -33,6 +33,7 @@ from autoscaler.snapshot import (
     ReplicaObservation,
     StartingReplica,
     Tier,
+    WorkloadObservation,
 )
 from cluster.errors import ConfigError
 
@@ -202,6 +203,7 @@ def _snapshot(reader: Reader) -> ClusterSnapshot:
         now_s=reader.number("now_s"),
         pools=tuple(_pool(child) for child in reader.children("pools")),
         loads=tuple(_load(child) for child in reader.children("loads")),
+        workloads=tuple(_workload(child) for child in reader.children("workloads")),
     )
     reader.done()
     return snapshot
@@ -267,3 +269,20 @@ def _load(reader: Reader) -> LoadObservation:
     )
     reader.done()
     return load
+
+
+def _workload(reader: Reader) -> WorkloadObservation:
+    workload = WorkloadObservation(
+        pool=reader.text("pool"),
+        observed_s=reader.number_or_nan("observed_s"),
+        requests=reader.number_or_nan("requests"),
+        requests_per_s=reader.number_or_nan("requests_per_s"),
+        prompt_tokens=reader.number_or_nan("prompt_tokens"),
+        output_tokens=reader.number_or_nan("output_tokens"),
+        streams=reader.number_or_nan("streams"),
+        ttft_s=reader.number_or_nan("ttft_s"),
+        tpot_s=reader.number_or_nan("tpot_s"),
+        in_flight=reader.number_or_nan("in_flight"),
+    )
+    reader.done()
+    return workload

@@ -20,6 +20,7 @@ from autoscaler.checks import above, at_least, fraction, require
 from autoscaler.forecast_params import ForecastParams
 from autoscaler.leak_params import LeakParams
 from autoscaler.need import SCALING_POLICIES, Capacity
+from autoscaler.replan_params import ReplanParams
 from autoscaler.snapshot import Tier
 from cluster.errors import UnknownNameError
 
@@ -183,6 +184,7 @@ class ControllerParams:
     scaling: ScalingParams = field(default_factory=ScalingParams)
     tiers: TierParams = field(default_factory=TierParams)
     leaks: LeakParams = field(default_factory=LeakParams)
+    replan: ReplanParams = field(default_factory=ReplanParams)
     mode: Mode = Mode.ACTIVE
     tick_s: float = 2.0
     stale_after_s: float = 10.0

@@ -72,6 +72,7 @@ def start_controller(deployment: Deployment, apps: Apps) -> Any:
             apps=apps,
             link_secret=deployment.link_secret,
         ),
+        half_life_s=deployment.config.steering.replan.half_life_s,
     )
     actor = ray.remote(ControllerActor).options(
         name=CONTROLLER,

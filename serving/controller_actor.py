@@ -25,10 +25,11 @@ from cluster.model.plan import parse_plan
 from serving.layout_keeper import LayoutKeeper
 from serving.layouts import Layouts
 from serving.messages import Directive, GatewayReport, ReplicaReport
-from serving.observe import FORGET_AFTER_S, Heard, in_public, snapshot
+from serving.observe import FORGET_AFTER_S, Heard, in_public, requests_in_flight, snapshot
 from serving.repairs import Repairs
 from serving.replica_end import end_replica
 from serving.scaler import DeploymentState, ServeScaler
+from serving.workload import WorkloadBook
 
 RECENT_DECISIONS = 20
 
@@ -39,7 +40,8 @@ logger = logging.getLogger("shardwise.controller")
 class ControllerSpec:
     """What the controller actor needs. `deployments`: Serve deployment of each pool.
 
-    `layouts`: how the main pool gets another one; None: it keeps its own.
+    `layouts`: how the main pool gets another one; None: it keeps its own. `half_life_s`: of what is
+    seen of the workload.
     """
 
     params: ControllerParams
@@ -49,6 +51,7 @@ class ControllerSpec:
     token: str | None
     log_path: str
     layouts: Layouts | None = None
+    half_life_s: float = 600.0
 
 
 class ControllerActor:
@@ -62,6 +65,7 @@ class ControllerActor:
         self._heard = Heard()
         self._keeper = None if spec.layouts is None else self._keeper_of(spec.layouts)
         self._generation = 1
+        self._requests = WorkloadBook(half_life_s=spec.half_life_s)
         self._started_s = time.time()
         self._state = ControllerState()
         self._last: StepResult | None = None
@@ -224,7 +228,13 @@ class ControllerActor:
         names = self._names()
         now_s = time.time()
         self._heard.forget(now_s)
-        seen = snapshot(self._heard, pools=names, now_s=now_s)
+        self._look_at_requests(now_s)
+        seen = snapshot(
+            self._heard,
+            pools=names,
+            now_s=now_s,
+            workloads=self._requests.observations(names, now_s=now_s),
+        )
         result = step(self._state, seen, self._params)
         self._state, self._last, self._last_snapshot = result.state, result, seen
         self._write(Tick(snapshot=seen, decisions=result.decisions, tier=result.tier))
@@ -251,6 +261,14 @@ class ControllerActor:
         if replica is not None:
             self._heard.lost[replica.replica_id] = time.time()
             self._repairs.restart(replica)
+
+    def _look_at_requests(self, now_s: float) -> None:
+        self._requests.look(
+            {name: gateway.served for name, gateway in self._heard.gateways.items()},
+            in_flight=requests_in_flight(self._heard),
+            ready={name: state.running for name, state in self._heard.deployments.items()},
+            now_s=now_s,
+        )
 
     def _names(self) -> dict[str, str]:
         """The deployment in force of each pool."""

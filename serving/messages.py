@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from autoscaler.snapshot import Tier
 from cluster.pool_ledger import Elsewhere, ReplicaLimits
+from serving.workload import Served
 
 Kind = Literal["chat", "completions", "embeddings"]
 
@@ -129,6 +130,7 @@ class GatewayReport:
 
     `address`: host and port of its own, at which no other gateway answers. `in_flight`: requests
     and predicted tokens, by replica. `charged`: requests and tokens since its start, by API key.
+    `served`: what has been asked since its start, by pool.
     """
 
     gateway_id: str
@@ -137,6 +139,7 @@ class GatewayReport:
     loads: tuple[PoolLoad, ...]
     in_flight: dict[str, tuple[int, float]]
     charged: dict[str, tuple[float, float]]
+    served: dict[str, Served] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from autoscaler.snapshot import (
     ClusterSnapshot,
     LoadObservation,
     PoolObservation,
+    WorkloadObservation,
     observed,
 )
 from cluster.pool_ledger import Elsewhere
@@ -93,14 +94,32 @@ def in_public(gateway: GatewayReport) -> dict[str, str | int]:
     return {"id": gateway.gateway_id, "address": gateway.address, "requests": requests}
 
 
-def snapshot(heard: Heard, *, pools: Iterable[str], now_s: float) -> ClusterSnapshot:
+def snapshot(
+    heard: Heard,
+    *,
+    pools: Iterable[str],
+    now_s: float,
+    workloads: tuple[WorkloadObservation, ...] = (),
+) -> ClusterSnapshot:
     """What the controller may decide on. A pool Serve has not reported is left out: unknown."""
     pools = tuple(pools)
     return ClusterSnapshot(
         now_s=now_s,
         pools=tuple(_pool(heard, name) for name in pools if name in heard.deployments),
         loads=tuple(load for name in pools for load in _load(heard, name)),
+        workloads=workloads,
     )
+
+
+def requests_in_flight(heard: Heard) -> dict[str, float]:
+    """Requests that gateways have on the replicas of each pool."""
+    pools = {replica_id: report.pool for replica_id, report in heard.replicas.items()}
+    found: dict[str, float] = dict.fromkeys(pools.values(), 0.0)
+    for gateway in heard.gateways.values():
+        for replica_id, (requests, _) in gateway.in_flight.items():
+            if replica_id in pools:
+                found[pools[replica_id]] += requests
+    return found
 
 
 def _pool(heard: Heard, name: str) -> PoolObservation:

@@ -13,6 +13,7 @@ from autoscaler.params import (
     ScalingParams,
     TierParams,
 )
+from autoscaler.replan_params import Planned, ReplanMode, ReplanParams
 from cluster.model.plan import Plan, PoolSection
 from cluster.pool_capacity import in_flight_tokens, request_tokens
 from cluster.pool_ledger import ARRIVAL_WINDOW_S
@@ -63,11 +64,31 @@ def controller_params(plan: Plan, steering: SteeringSection) -> ControllerParams
             wait_limit_s=steering.wait_limit_s,
             light_release_s=steering.light_release_s,
         ),
+        replan=_replan_params(plan, steering.replan),
         mode=Mode(steering.mode),
         tick_s=steering.tick_s,
         stale_after_s=max(10.0, 3.0 * steering.tick_s),
         load_window_s=ARRIVAL_WINDOW_S,
         ack_timeout_s=max(30.0, steering.tick_s),
+    )
+
+
+def _replan_params(plan: Plan, replan: ReplanSection) -> ReplanParams:
+    expected = plan.main.expected
+    return ReplanParams(
+        mode=ReplanMode(replan.mode),
+        band=replan.band,
+        hold_s=replan.hold_s,
+        cooldown_s=replan.cooldown_s,
+        min_requests=replan.min_requests,
+        planned=Planned(
+            prompt_tokens=plan.workload.isl,
+            output_tokens=plan.workload.osl,
+            requests_per_s=plan.workload.rate or 0.0,
+            ttft_s=0.0 if expected is None else expected.ttft_s,
+            tpot_s=0.0 if expected is None else expected.tpot_s,
+            concurrency=0.0 if expected is None else expected.concurrency,
+        ),
     )
 
 
