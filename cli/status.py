@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from cli.console import count, out, table
-from cli.replan_report import move_lines
+from cli.replan_report import status_lines
 from cluster.errors import UnavailableError
 from serving.instance import Instance, Progress
 
@@ -78,11 +78,12 @@ def _show(status: dict[str, Any], progress: Progress, *, console: Console, as_js
         ),
         *("in flight tok", "arriving tok/s", "forecast tok/s"),
     )
+    replan = status["replan"]
     for pool in status["pools"]:
         load = pool["load"] or {}
         pools.add_row(
             pool["pool"],
-            pool["layout"],
+            replan["layouts"][pool["pool"]] if replan else "",
             *(_text(pool[name]) for name in ("desired", "target", "ready", "pending")),
             f"{pool['minimum']}-{pool['maximum']}",
             _text(load.get("queued_requests")),
@@ -92,7 +93,7 @@ def _show(status: dict[str, Any], progress: Progress, *, console: Console, as_js
             _text(pool["forecast_tokens_per_s"]),
         )
     console.print(pools)
-    for line in move_lines(status["move"], now_s=status["now_s"]):
+    for line in status_lines(replan, now_s=status["now_s"]) if replan else ():
         console.print(line, markup=False)
     replicas = table("replicas", "replica", "pool", "running", "waiting", "KV used", "pid", "up s")
     for replica in sorted(status["replicas"], key=lambda r: (r["pool"], r["replica_id"])):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,18 +19,18 @@ from autoscaler.decision_log import Change, Header, Record, Tick, dump
 from autoscaler.forecast import prepare
 from autoscaler.params import MAIN_POOL, ControllerParams, Mode
 from autoscaler.snapshot import Action, ClusterSnapshot, Decision, Tier
-from cluster.errors import InputError, ShardwiseError, UnavailableError
-from cluster.model.plan import parse_plan
-from serving.layout_keeper import LayoutKeeper
+from cluster.errors import UnavailableError
+from serving.layout_steering import LayoutSteering
 from serving.layouts import Layouts
 from serving.messages import Directive, GatewayReport, ReplicaReport
 from serving.observe import FORGET_AFTER_S, Heard, in_public, requests_in_flight, snapshot
 from serving.repairs import Repairs
 from serving.replica_end import end_replica
-from serving.scaler import DeploymentState, ServeScaler
+from serving.scaler import ServeScaler
 from serving.workload import WorkloadBook
 
 RECENT_DECISIONS = 20
+_FIXED = {"error": "the layout of this service cannot be changed.", "exit_code": 2}
 
 logger = logging.getLogger("shardwise.controller")
 
@@ -63,8 +62,7 @@ class ControllerActor:
         self._scaler = ServeScaler(dashboard_url=spec.dashboard_url, app=spec.app, token=spec.token)
         self._repairs = Repairs(end=end_replica)
         self._heard = Heard()
-        self._keeper = None if spec.layouts is None else self._keeper_of(spec.layouts)
-        self._generation = 1
+        self._layouts = None if spec.layouts is None else self._steering(spec.layouts)
         self._requests = WorkloadBook(half_life_s=spec.half_life_s)
         self._started_s = time.time()
         self._state = ControllerState()
@@ -116,20 +114,18 @@ class ControllerActor:
             "decisions": [
                 {"time_s": time_s, **asdict(decision)} for time_s, decision in self._recent
             ],
-            "move": self._move_status(),
+            "replan": self._layouts.status(self._last_snapshot) if self._layouts else None,
             "log": self._spec.log_path,
         }
 
     def _pool_status(self, name: str) -> dict[str, Any]:
         params = self._params.pool(name)
-        layout = self._layout_of(name)
         seen = self._last_snapshot
         pool = next((p for p in seen.pools if p.pool == name), None) if seen else None
         load = next((item for item in seen.loads if item.pool == name), None) if seen else None
         state = self._heard.deployments.get(name)
         return {
             "pool": name,
-            "layout": layout,
             "minimum": params.minimum,
             "maximum": params.maximum,
             "desired": self._last.desired.get(name) if self._last else None,
@@ -143,51 +139,31 @@ class ControllerActor:
             "serve_message": state.message if state else "",
         }
 
-    def _layout_of(self, name: str) -> str:
-        """In words; empty if nobody has said."""
-        if self._spec.layouts is None:
-            return ""
-        plan = self._spec.layouts.plan if self._keeper is None else self._keeper.current.plan
-        pool = next(pool for pool in plan.pools if pool.name == name)
-        return pool.layout.to_layout(replicas=1).describe().removesuffix(" x1")
+    async def begin_move(self, plan: str, *, below_floor: bool) -> dict[str, Any]:
+        """See `LayoutSteering.begin`."""
+        if self._layouts is None:
+            return _FIXED
+        return await self._layouts.begin(plan, below_floor=below_floor)
 
-    def _move_status(self) -> dict[str, Any] | None:
-        progress = None if self._keeper is None else self._keeper.progress
-        return None if progress is None else asdict(progress)
+    async def preview_move(self, plan: str, *, below_floor: bool) -> dict[str, Any]:
+        """See `LayoutSteering.preview`."""
+        if self._layouts is None:
+            return _FIXED
+        return await self._layouts.preview(plan, below_floor=below_floor)
 
-    def _keeper_of(self, layouts: Layouts) -> LayoutKeeper:
-        return LayoutKeeper(
+    async def layout(self, known: int) -> dict[str, Any] | None:
+        """See `LayoutSteering.layout`."""
+        return None if self._layouts is None else self._layouts.layout(known)
+
+    def _steering(self, layouts: Layouts) -> LayoutSteering:
+        return LayoutSteering(
             layouts,
             deployment=self._spec.deployments[MAIN_POOL],
             app=self._spec.app,
             scaler=self._scaler,
             heard=self._heard,
+            needed=lambda: None if self._last is None else self._last.desired.get(MAIN_POOL),
         )
-
-    async def replan(self, plan: str, *, below_floor: bool) -> dict[str, Any]:
-        """Begin a move to a plan (its text): its steps in words, or the error."""
-        try:
-            if self._keeper is None:
-                raise InputError("the layout of this service cannot be changed.")
-            desired = None if self._last is None else self._last.desired.get(MAIN_POOL)
-            steps = await self._keeper.order(
-                parse_plan(plan, source="the plan"), below_floor=below_floor, needed=desired
-            )
-        except ShardwiseError as error:
-            return {"error": str(error), "exit_code": error.exit_code}
-        assert self._keeper.progress is not None
-        return {"steps": steps, "number": self._keeper.progress.number}
-
-    async def layout(self, known: int) -> dict[str, Any]:
-        """The layout in force: its number, its plan's text unless it is `known`; and the move."""
-        if self._keeper is None:
-            return {"number": 1, "plan": None, "move": None}
-        current, progress = self._keeper.current, self._keeper.progress
-        return {
-            "number": current.number,
-            "plan": None if current.number == known else current.plan.dumps(),
-            "move": None if progress is None else asdict(progress),
-        }
 
     @property
     def _acting(self) -> bool:
@@ -223,8 +199,8 @@ class ControllerActor:
                 if name in states
             }
             self._heard.deployments_s = time.time()
-            if self._keeper is not None:
-                self._follow(self._keeper, states)
+            if self._layouts is not None:
+                self._follow(self._layouts.see(states))
         names = self._names()
         now_s = time.time()
         self._heard.forget(now_s)
@@ -244,6 +220,8 @@ class ControllerActor:
             logger.info(
                 "%s %s → %s: %s", decision.action, decision.pool, decision.value, decision.reason
             )
+            if decision.action is Action.REPLAN and self._layouts is not None:
+                self._layouts.drifted(decision, seen)
         if self._acting:
             await self._carry_out(result.decisions)
 
@@ -272,17 +250,15 @@ class ControllerActor:
 
     def _names(self) -> dict[str, str]:
         """The deployment in force of each pool."""
-        if self._keeper is None:
+        if self._layouts is None:
             return self._spec.deployments
-        return self._spec.deployments | {MAIN_POOL: self._keeper.current.name}
+        return self._spec.deployments | {MAIN_POOL: self._layouts.deployment}
 
-    def _follow(self, keeper: LayoutKeeper, states: Mapping[str, DeploymentState]) -> None:
-        """Steer by the parameters of the layout in force."""
-        keeper.see(states)
-        if keeper.current.number != self._generation:
-            self._generation = keeper.current.number
-            self._params = keeper.params
-            self._write(Change(params=self._params))
+    def _follow(self, params: ControllerParams | None) -> None:
+        """Steer by the parameters of another layout; None: it has not changed."""
+        if params is not None:
+            self._params = params
+            self._write(Change(params=params))
 
     def _write(self, record: Record) -> None:
         # Opened for each record: whatever ends this process, what was decided is on disk. A disk

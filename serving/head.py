@@ -323,12 +323,9 @@ def _join(address: str) -> Any:
         ) from error
 
 
-def _ask_controller(method: str, *arguments: object, **named: object) -> dict[str, Any]:
+def _ask_controller(method: str, *arguments: object, **named: object) -> Any:
     controller = ray.get_actor(app.CONTROLLER, namespace=NAMESPACE)
-    answer: dict[str, Any] = ray.get(
-        getattr(controller, method).remote(*arguments, **named), timeout=_ORDER_S
-    )
-    return answer
+    return ray.get(getattr(controller, method).remote(*arguments, **named), timeout=_ORDER_S)
 
 
 def _kill_controller() -> None:

@@ -11,13 +11,14 @@ import json
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from cluster.model.plan import Plan
 from serving.instance import Instance
 
 # Asks the controller: name of a method, its arguments.
-Ask = Callable[..., dict[str, Any]]
+Ask = Callable[..., Any]
+Method = Literal["begin_move", "preview_move"]
 
 _ORDER, _ANSWER, _MOVE = "replan-order.json", "replan-answer.json", "move.json"
 
@@ -37,9 +38,11 @@ class LayoutDesk:
         order = _read(self._instance.directory / _ORDER)
         if order is not None:
             (self._instance.directory / _ORDER).unlink(missing_ok=True)
-            answer = ask("replan", order["plan"], below_floor=order["below_floor"])
+            answer = ask(order["method"], order["plan"], below_floor=order["below_floor"])
             self._instance.replace(_ANSWER, json.dumps({**answer, "id": order["id"]}))
         layout = ask("layout", self._known)
+        if layout is None:
+            return
         if layout["plan"] is not None:
             self._instance.replace(self._instance.plan_path.name, layout["plan"])
             self._known = layout["number"]
@@ -48,11 +51,11 @@ class LayoutDesk:
             self._instance.replace(_MOVE, json.dumps(self._move))
 
 
-def order(instance: Instance, plan: Plan, *, below_floor: bool) -> str:
-    """Leave an order; returns its id."""
+def order(instance: Instance, plan: Plan, *, method: Method, below_floor: bool) -> str:
+    """Leave an order; returns its id. `preview_move`: only asks for the steps."""
     order_id = uuid.uuid4().hex
-    text = json.dumps({"id": order_id, "plan": plan.dumps(), "below_floor": below_floor})
-    instance.replace(_ORDER, text)
+    data = {"method": method, "plan": plan.dumps(), "below_floor": below_floor, "id": order_id}
+    instance.replace(_ORDER, json.dumps(data))
     return order_id
 
 

@@ -26,7 +26,7 @@ from serving.observe import Heard, Moving
 from serving.proof import first_answer
 from serving.scaler import DeploymentState, ServeScaler
 from serving.steering_config import controller_params
-from serving.succession import describe, successor
+from serving.succession import successor
 
 logger = logging.getLogger("shardwise.controller")
 
@@ -76,8 +76,19 @@ class LayoutKeeper:
         `needed`: replicas of the layout in force that the load needs now, None if nobody knows.
         Raises InputError if the plan cannot take over, or if there is no way to it.
         """
-        if self._move is not None:
-            raise InputError("a move is under way already. Fix: wait for its end (`status`).")
+        steps, new, mover = await self._prepared(plan, below_floor=below_floor, needed=needed)
+        self._begin(self.current, new, mover)
+        return steps
+
+    async def preview(self, plan: Plan, *, below_floor: bool, needed: int | None) -> list[str]:
+        """The steps of such a move, which is not begun. Raises InputError."""
+        steps, _, _ = await self._prepared(plan, below_floor=below_floor, needed=needed)
+        return steps
+
+    async def _prepared(
+        self, plan: Plan, *, below_floor: bool, needed: int | None
+    ) -> tuple[list[str], Generation, Mover]:
+        self._check_free()
         plan = successor(self.current.plan, plan)
         mover, new = await self._mover(plan, below_floor=below_floor, needed=needed)
         try:
@@ -87,10 +98,12 @@ class LayoutKeeper:
                 f"there is no way to the new layout: {error}. Fix: free devices or add some, or "
                 "accept a gap in which requests wait in line with --allow-below-floor."
             ) from error
+        self._check_free()  # others may have ordered meanwhile
+        return steps, new, mover
+
+    def _check_free(self) -> None:
         if self._move is not None:
             raise InputError("a move is under way already. Fix: wait for its end (`status`).")
-        self._begin(self.current, new, mover)
-        return steps
 
     def _find(self, states: Mapping[str, DeploymentState]) -> None:
         found = standing(self._first, states)
@@ -158,12 +171,14 @@ class LayoutKeeper:
         )
 
     def _begin(self, old: Generation, new: Generation, mover: Mover) -> None:
+        order = new.order
+        assert order is not None
         self._last = new.number
         self.progress = MoveProgress(
             number=new.number,
             phase="moving",
-            old=_words(old.plan.main, old.plan.main.replicas.initial),
-            new=_words(new.plan.main, new.order.replicas if new.order else 0),
+            old=f"{layout_in_words(old.plan.main)} x{order.restore}",
+            new=f"{layout_in_words(new.plan.main)} x{order.replicas}",
             doing="beginning",
         )
         task = asyncio.get_running_loop().create_task(self._carry_out(new, mover))
@@ -178,7 +193,7 @@ class LayoutKeeper:
             await self._go_back(mover, reason=str(error) or repr(error))
         else:
             self.current = new
-            self._end("done", f"{describe(new.plan.main)} serves")
+            self._end("done", f"{layout_in_words(new.plan.main)} serves")
         finally:
             self._move = None
 
@@ -213,7 +228,7 @@ class LayoutKeeper:
             MAIN_POOL: Moving(
                 answering=answering,
                 worth=math.ceil(len(answering) * worth),
-                why=f"it moves to {_words(move.new.plan.main, 0)}",
+                why=f"it moves to {layout_in_words(move.new.plan.main)}",
             )
         }
 
@@ -225,6 +240,6 @@ class LayoutKeeper:
         )
 
 
-def _words(pool: PoolSection, replicas: int) -> str:
-    text = pool.layout.to_layout(replicas=replicas or 1).describe()
-    return text if replicas else text.removesuffix(" x1")
+def layout_in_words(pool: PoolSection) -> str:
+    """Of one replica, e.g. `TP2 PP1`."""
+    return pool.layout.to_layout(replicas=1).describe().removesuffix(" x1")

@@ -28,7 +28,7 @@ def with_sources(plan: Plan, sources: dict[str, str]) -> Plan:
 
 def _resolve(source: str, *, pool: str) -> str:
     if source in BUNDLED:
-        return str(bundled_path(source))
+        return str(bundled_path(source).resolve())  # as it is read again
     if (hub := hub_id(source)) is not None:
         return hub
     path = Path(source)

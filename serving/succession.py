@@ -71,14 +71,10 @@ def successor(running: Plan, wanted: Plan) -> Plan:
     plan = wanted.model_copy(update={"pools": (new, *light)})
     if _layout(running) == _layout(plan):
         raise InputError(
-            f"the plan's layout is the one that runs ({describe(old)}): nothing would move."
+            "layout, engine arguments and replicas of the plan are those that run: nothing would "
+            "move."
         )
     return plan
-
-
-def describe(pool: PoolSection) -> str:
-    """A layout in words."""
-    return pool.layout.to_layout(replicas=pool.replicas.initial).describe()
 
 
 def context(pool: PoolSection) -> int:

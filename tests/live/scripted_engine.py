@@ -76,6 +76,7 @@ class ScriptedEngine(Engine):
     async def start(cls, spec: EngineSpec) -> ScriptedEngine:
         if spec.engine_args.get("scripted_fault") == "start":
             raise RuntimeError("this engine is told not to start")
+        await asyncio.sleep(spec.engine_args.get("scripted_start_s", 0.0))
         engine = cls()
         engine._mute = spec.engine_args.get("scripted_fault") == "mute"
         return engine

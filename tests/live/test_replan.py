@@ -6,6 +6,7 @@ The engines are scripted, everything else is real; `test_replan_engines.py` has 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import threading
 from collections.abc import Iterator
@@ -14,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
+from serving import layout_desk
 from tests.live.instance import until
 from tests.live.scripted_engine import Pace, said, text
 from tests.live.scripted_instance import MODEL, ScriptedInstance, scripted_instance
@@ -111,13 +114,13 @@ def plan_like(service: ScriptedInstance, path: Path, *, tp: int = 2, **engine_ar
     (pool,) = plan["pools"]
     pool["layout"] |= {"tp": tp, "moe_tp": tp, "max_num_seqs": 35 * tp}
     pool["engine_args"] |= {"tensor_parallel_size": tp, "max_num_seqs": 35 * tp, **engine_args}
-    pool["replicas"] = {"minimum": 1, "initial": 4 // tp // 2, "maximum": 4 // tp}
+    pool["replicas"] = {"minimum": 1, "initial": 1, "maximum": 4 // tp}
     path.write_text(json.dumps(plan))
     return path
 
 
 def layout(service: ScriptedInstance) -> str:
-    return str(service.pool("main")["layout"])
+    return str(service.status()["replan"]["layouts"]["main"])
 
 
 @pytest.mark.parametrize("fault", ["start", "mute"])
@@ -148,3 +151,69 @@ def test_streams_go_on_while_the_layout_changes(service: ScriptedInstance, tmp_p
     assert json.loads(service.state.plan_path.read_text())["pools"][0]["layout"]["tp"] == 2
     replayed = service.command("replay", str(service.state.decisions_path))
     assert replayed.returncode == 0, replayed.stdout
+
+
+def test_what_would_be_done_is_shown_and_not_done(
+    service: ScriptedInstance, tmp_path: Path
+) -> None:
+    plan = plan_like(service, tmp_path / "plan.json", tp=1)
+    shown = service.command("replan", "--plan", str(plan), "--dry-run")
+    print(shown.stdout, shown.stderr)
+    assert shown.returncode == 0, shown.stderr
+    assert "start 1 replica(s) of the new layout" in shown.stdout
+    assert layout(service) == "TP2"
+    searched = service.command("replan", "--dry-run")
+    print(searched.stdout, searched.stderr)
+    assert searched.returncode == 0, searched.stderr
+    assert "prompt tokens" in searched.stdout
+    assert "found: TP" in searched.stdout
+
+
+def test_the_only_replica_is_not_given_up_for_one_that_has_no_room(
+    service: ScriptedInstance, tmp_path: Path
+) -> None:
+    plan = plan_like(service, tmp_path / "plan.json", tp=4)
+    with under_load(service):
+        refused = service.command("replan", "--plan", str(plan))
+    assert refused.returncode == 2
+    assert "no room beside the 1 old replica" in refused.stderr
+    assert "--allow-below-floor" in refused.stderr
+
+
+def test_a_move_through_a_gap_goes_on_when_its_controller_is_killed(
+    service: ScriptedInstance, tmp_path: Path
+) -> None:
+    plan = plan_like(service, tmp_path / "plan.json", tp=4, scripted_start_s=8.0)
+
+    def kill_controller() -> None:
+        until(lambda: "start 1" in doing(service), limit_s=60, what="the new replica is asked for")
+        until(lambda: "main-3" in serve_apps(service), limit_s=60, what="Serve knows of it")
+        for process in psutil.Process(service.state.head().pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if "ControllerActor" in " ".join(process.cmdline()):
+                    process.kill()
+
+    killer = threading.Thread(target=kill_controller)
+    with under_load(service):
+        killer.start()
+        moved = service.command("replan", "--plan", str(plan), "--allow-below-floor")
+        killer.join()
+    print(moved.stdout, moved.stderr)
+    assert moved.returncode == 0, moved.stderr
+    until(lambda: layout(service) == "TP4", limit_s=20, what="status shows the layout")
+    assert "main-2" not in serve_apps(service)
+    replayed = service.command("replay", str(service.state.decisions_path))
+    assert replayed.returncode == 0, replayed.stdout
+
+
+def doing(service: ScriptedInstance) -> str:
+    move = layout_desk.move(service.state)
+    return "" if move is None else str(move["doing"])
+
+
+def serve_apps(service: ScriptedInstance) -> str:
+    """The applications that Serve has."""
+    token = Path.home() / ".ray" / "auth_token"
+    headers = {"Authorization": f"Bearer {token.read_text().strip()}"} if token.is_file() else {}
+    url = f"http://{service.progress()['dashboard']}/api/serve/applications/"
+    return ", ".join(httpx.get(url, headers=headers, timeout=30.0).json()["applications"])
