@@ -6,6 +6,9 @@ by the same model.
 
     gain = goodput per device of the new layout / of the old one - 1    (goodput 0: misses the SLO)
 
+Among layouts within the plan's bounds the one with the highest goodput per device is found, which
+is what a move is judged by; without bounds the balanced one, as `plan` does.
+
 Invariants: the light pool stays as it runs; the context never shrinks.
 """
 
@@ -22,6 +25,7 @@ from cluster.model.plan import Plan, PoolSection
 from cluster.model.workload import Slo, Workload
 from rl_search.plan_writer import expectation
 from rl_search.planner import make_plan, row_of
+from rl_search.question import Priority
 from rl_search.request import PlanRequest
 from rl_search.serving_args import serving_of
 
@@ -136,13 +140,15 @@ def _request(
     context: int,
 ) -> PlanRequest:
     main, section = plan.main, plan.light
+    slo = Slo(ttft_s=plan.slo.ttft_s, tpot_s=plan.slo.tpot_s)
     used = main.engine_args.get("gpu_memory_utilization")
     return PlanRequest(
         model=model,
         cluster=ClusterSpec(name=plan.cluster.spec, groups=(group,)),
         cluster_text=plan.cluster.spec,
         workload=workload,
-        slo=Slo(ttft_s=plan.slo.ttft_s, tpot_s=plan.slo.tpot_s),
+        slo=slo,
+        priority=Priority.BALANCED if slo == Slo() else Priority.THROUGHPUT,
         headroom=1.0 - float(used) if isinstance(used, int | float) else DEFAULT_HEADROOM,
         served_name=main.model.name,
         source=main.model.source,

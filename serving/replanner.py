@@ -102,7 +102,9 @@ def verdict_of(found: Found, *, min_gain: float) -> str:
         return f"{found.old.layout} is still the best layout"
     if found.old.goodput_rps == 0.0 and found.new.goodput_rps > 0.0:
         return f"{found.new.layout} meets the bounds, {found.old.layout} does not"
-    won = f"{found.new.layout} wins {found.gain:.0%} goodput per device over {found.old.layout}"
+    beside = (
+        f"{found.new.layout} has {found.gain:+.0%} goodput per device beside {found.old.layout}"
+    )
     if found.worth_a_move(min_gain=min_gain):
-        return won
-    return f"{won}, less than the {min_gain:.0%} that a move is worth"
+        return beside
+    return f"{beside}; a move is worth it from {min_gain:+.0%} on"

@@ -9,6 +9,7 @@ from cluster.model.catalogue import get_model
 from cluster.model.cluster_file import parse_cluster
 from cluster.model.workload import Slo, Workload
 from rl_search.planner import make_plan
+from rl_search.question import Priority
 from rl_search.replan import Found, Worth, find, seen_workload
 from rl_search.request import PlanRequest
 
@@ -19,6 +20,7 @@ ASKED = PlanRequest(
     model=MODEL,
     cluster=CLUSTER,
     workload=Workload(isl=512, osl=512, rate=20.0),
+    priority=Priority.THROUGHPUT,
     slo=Slo(ttft_s=1.0, tpot_s=0.02),
     served_name="served",
     max_model_len=CONTEXT,
@@ -50,7 +52,7 @@ def test_the_planned_workload_finds_the_plan_again(plan) -> None:
 def test_another_workload_finds_what_the_planner_finds_for_it(plan) -> None:
     workload = Workload(isl=12_000, osl=64, rate=4.0)
     found = search(plan, workload)
-    asked = make_plan(replace(ASKED, workload=workload)).plan.main
+    asked = make_plan(replace(ASKED, workload=workload, priority=Priority.THROUGHPUT)).plan.main
     assert found.plan.main.layout == asked.layout
     assert found.plan.main.expected == asked.expected
     assert (found.plan.workload.isl, found.plan.workload.osl) == (12_000, 64)
