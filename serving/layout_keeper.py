@@ -95,8 +95,9 @@ class LayoutKeeper:
             steps = await mover.preview()
         except MoveFailedError as error:
             raise InputError(
-                f"there is no way to the new layout: {error}. Fix: free devices or add some, or "
-                "accept a gap in which requests wait in line with --allow-below-floor."
+                f"there is no way to the new layout: {error}. Fix: free devices or add some, allow "
+                "more replicas in the plan, or accept a gap in which requests wait in line with "
+                "--allow-below-floor."
             ) from error
         self._check_free()  # others may have ordered meanwhile
         return steps, new, mover
