@@ -90,6 +90,7 @@ class ControllerActor:
             replicas=self._heard.answering(now_s) if self._knows(now_s) else None,
             elsewhere=self._heard.elsewhere(report.gateway_id),
             charged=self._heard.charged(report.gateway_id),
+            work={} if self._layouts is None else self._layouts.work,
             lost=frozenset(self._heard.lost),
         )
 

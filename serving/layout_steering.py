@@ -9,14 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from autoscaler.drift import ratios
 from autoscaler.params import MAIN_POOL, ControllerParams
 from autoscaler.snapshot import ClusterSnapshot, Decision, WorkloadObservation
+from cluster.engine_work import EngineWork
 from cluster.errors import ShardwiseError
 from cluster.model.plan import Plan, parse_plan
+from cluster.planned_work import planned_work
 from serving.layout_keeper import LayoutKeeper, layout_in_words
 from serving.layouts import Layouts
 from serving.observe import Heard
@@ -55,6 +57,12 @@ class LayoutSteering:
     def deployment(self) -> str:
         """Of the generation in force, as Serve names it."""
         return self._keeper.current.name
+
+    @property
+    def work(self) -> dict[str, EngineWork]:
+        """What tokens cost on a replica, where gateways do not know it from their own plan."""
+        plan = self._keeper.current.plan
+        return {} if self._keeper.current.order is None else {MAIN_POOL: _work(plan.dumps())}
 
     def see(self, states: Mapping[str, DeploymentState]) -> ControllerParams | None:
         """Serve's states at a tick; parameters to steer by from now on, None: as before."""
@@ -124,6 +132,13 @@ class LayoutSteering:
     def _move(self) -> dict[str, Any] | None:
         progress = self._keeper.progress
         return None if progress is None else asdict(progress)
+
+
+@lru_cache(maxsize=2)
+def _work(plan: str) -> EngineWork:
+    """Asked for with every directive, and worth some milliseconds."""
+    read = parse_plan(plan, source="the plan in force")
+    return planned_work(read.main, plan=read)
 
 
 def _seen(snapshot: ClusterSnapshot) -> WorkloadObservation | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from autoscaler.snapshot import Tier
+from cluster.engine_work import EngineWork
 from cluster.pool_ledger import Elsewhere, ReplicaLimits
 from serving.workload import Served
 
@@ -146,7 +147,8 @@ class GatewayReport:
 class Directive:
     """What the controller tells a gateway: the tier, who is ready, how long to stay away.
 
-    `replicas` is None while the controller has just started and does not know them yet.
+    `replicas` is None while the controller has just started and does not know them yet. `work`:
+    what tokens cost on a replica of a pool, where it is no longer as at the gateway's start.
     `elsewhere`, `charged`: what the other gateways have in flight, and charged, by gateway.
     `lost`: replicas that are being ended: whatever is on them goes to others at once.
     """
@@ -156,5 +158,6 @@ class Directive:
     retry_after_s: float
     replicas: tuple[ReplicaReport, ...] | None
     elsewhere: Elsewhere = field(default_factory=Elsewhere)
+    work: dict[str, EngineWork] = field(default_factory=dict)
     charged: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
     lost: frozenset[str] = frozenset()

@@ -118,6 +118,8 @@ class Service:
         self._stance.tier = directive.tier
         self._stance.retry_after_s = directive.retry_after_s
         self.door.charged_elsewhere(directive.charged)
+        for pool, work in directive.work.items():
+            self._lengths[pool].reckon_by(work)
         if directive.replicas is None:
             return  # those known before stay in use
         for front in self._fronts.values():

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from cluster.errors import UnavailableError
 from serving.generations import Generation
 from serving.messages import ReplicaReport
-from serving.scaler import DeploymentState
+from serving.scaler import DeploymentState, ServeReplica
 from tests.serving.fakes import report
 
 
@@ -85,8 +85,10 @@ class FakeServe:
             starting=app.target - len(app.replicas),
             message="ValueError: no such argument" if app.fails else "",
             answering=frozenset(app.replicas),
-            alive=len(app.replicas),
-            nodes=dict.fromkeys(app.replicas, "node"),
+            replicas=tuple(
+                ServeReplica(replica_id=name, state="RUNNING", node_id="node")
+                for name in app.replicas
+            ),
             origin=app.origin,
         )
 

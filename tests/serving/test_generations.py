@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from serving.generations import Generation, Order, following, standing
-from serving.scaler import DeploymentState
+from serving.scaler import DeploymentState, ServeReplica
 from tests.serving.plans import plan
 
 FIRST = Generation(pool="main", number=1, name="main", plan=plan(tp=1))
@@ -22,7 +22,9 @@ def state(name: str, *, target: int, answering: int = 0, **more: object) -> Depl
         starting=0,
         message="",
         answering=frozenset(f"{name}{n}" for n in range(answering)),
-        alive=answering,
+        replicas=tuple(
+            ServeReplica(replica_id=f"{name}{n}", state="RUNNING") for n in range(answering)
+        ),
     )
     return replace(there, **more)  # type: ignore[arg-type]
 

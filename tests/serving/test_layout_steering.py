@@ -10,9 +10,10 @@ import pytest
 from autoscaler.snapshot import Action, ClusterSnapshot, Decision, WorkloadObservation
 from cluster.model.plan import Plan
 from cluster.model.workload import Workload
+from cluster.planned_work import planned_work
 from rl_search.replan import Found, Worth
 from serving import layout_keeper, layout_steering, mover
-from serving.generations import Generation
+from serving.generations import Generation, Order, following
 from serving.layout_steering import LayoutSteering
 from serving.layouts import Layouts
 from serving.observe import Heard
@@ -97,6 +98,23 @@ async def test_a_better_layout_is_told_and_moved_to_only_where_both_modes_say_so
     assert (told["move"] is not None) == moves
     assert told["ratios"] == {"prompt_tokens": 4.0, "output_tokens": 1.0}
     assert json.dumps(told, allow_nan=False)
+
+
+async def test_after_a_move_gateways_are_told_what_tokens_cost_now() -> None:
+    first = Generation(pool="main", number=1, name="main", plan=RUNNING)
+    serve = FakeServe(first, replicas=2, devices=4)
+    layouts = steering(serve, mode="active", replan="off")
+    layouts.see(await serve.states())
+    assert layouts.work == {}, "they know it from their own plan"
+    order = Order(replicas=1, restore=2, floor=1.0, below_floor=False)
+    faster = plan(tp=2, goodput_rps=4.0)
+    serve.start(following(first, number=2, app="app", plan=faster, order=order), replicas=1)
+    await serve.scale("main", 0)
+    again = steering(serve, mode="active", replan="off")
+    again.see(await serve.states())
+    before = planned_work(RUNNING.main, plan=RUNNING).of(prompt_tokens=100, output_tokens=100)
+    after = again.work["main"].of(prompt_tokens=100, output_tokens=100)
+    assert after == pytest.approx(before / 4.0, rel=0.01)
 
 
 async def test_orders_that_cannot_be_kept_are_answered_with_what_is_wrong() -> None:
