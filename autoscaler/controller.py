@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from autoscaler.backtest import Price
 from autoscaler.degradation import TierState, light_floor, step_tier
 from autoscaler.delivery_rate import Delivery, step_delivery
+from autoscaler.drift import DriftState, step_drift
 from autoscaler.forecast_step import forecast, observe
 from autoscaler.memory import PoolMemory, step_memory
 from autoscaler.params import ControllerParams, Mode, PoolParams
@@ -36,6 +37,7 @@ class ControllerState:
     tier: TierState = field(default_factory=TierState)
     delivery: tuple[Delivery, ...] = ()
     memory: tuple[PoolMemory, ...] = ()
+    drift: DriftState = field(default_factory=DriftState)
 
     def pool(self, name: str) -> PoolState:
         """What is remembered of a pool; a blank state if it was never seen."""
@@ -114,13 +116,16 @@ def step(state: ControllerState, snapshot: ClusterSnapshot, params: ControllerPa
         )
         verdicts.append(light)
 
-    found = (main.decision, tier.decision, *(verdict.decision for verdict in verdicts[1:]))
+    drift, proposal = _drift(state.drift, snapshot, views[0], params=params)
+    light_decisions = tuple(verdict.decision for verdict in verdicts[1:])
+    found = (main.decision, tier.decision, *light_decisions, proposal)
     return StepResult(
         state=ControllerState(
             pools=tuple(v.state for v in verdicts),
             tier=tier_state,
             delivery=deliveries,
             memory=memory.pools,
+            drift=drift,
         ),
         decisions=memory.decisions + tuple(each for each in found if each is not None),
         next_tick_s=now_s + params.tick_s,
@@ -169,6 +174,20 @@ def _price(view: PoolView, params: ControllerParams) -> Price:
         maximum=pool.maximum,
         hold_s=params.scaling.down_delay_s,
         shortage_weight=params.forecast.shortage_weight,
+    )
+
+
+def _drift(
+    state: DriftState, snapshot: ClusterSnapshot, main: PoolView, *, params: ControllerParams
+) -> tuple[DriftState, Decision | None]:
+    name = params.main.pool
+    return step_drift(
+        state,
+        next((item for item in snapshot.workloads if item.pool == name), None),
+        busy=main.size is not None and bool(main.size.moving),
+        now_s=snapshot.now_s,
+        params=params.replan,
+        stale_after_s=params.stale_after_s,
     )
 
 

@@ -2,10 +2,12 @@
 
 One JSON object per line. A header carries all parameters and starts a run with a blank state (a
 restarted controller appends a new header to the same file); every tick line carries the snapshot
-the controller saw, what it decided and the tier it was in. No I/O here: lines in, lines out.
+the controller saw, what it decided and the tier it was in; a change puts other parameters in force
+and keeps the state (the pool has moved to another layout). No I/O here: lines in, lines out.
 
     {"kind": "header", "version": 2, "params": {...}}
     {"kind": "tick", "snapshot": {...}, "decisions": [...], "tier": 0}
+    {"kind": "change", "params": {...}}
 
 Invariants: `parse_line(dump(record)) == record` for finite values; a number that is not finite is
 written as null and read as NaN, which the controller treats alike: as unknown.
@@ -31,6 +33,7 @@ from autoscaler.snapshot import (
     ReplicaObservation,
     StartingReplica,
     Tier,
+    WorkloadObservation,
 )
 from cluster.errors import ConfigError
 
@@ -45,6 +48,13 @@ class Header:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Change:
+    """From here on these parameters hold."""
+
+    params: ControllerParams
+
+
+@dataclass(frozen=True, kw_only=True)
 class Tick:
     """One step: what was seen, what was decided, and the tier after it."""
 
@@ -53,7 +63,7 @@ class Tick:
     tier: Tier
 
 
-Record = Header | Tick
+Record = Header | Change | Tick
 
 
 def dump(record: Record) -> str:
@@ -65,6 +75,8 @@ def dump(record: Record) -> str:
                 "version": LOG_VERSION,
                 "params": params_to_json(params),
             }
+        case Change(params=params):
+            data = {"kind": "change", "params": params_to_json(params)}
         case Tick():
             data = {
                 "kind": "tick",
@@ -89,7 +101,7 @@ def parse(lines: Iterable[str], *, source: str) -> Iterator[tuple[int, Record]]:
             raise ConfigError(
                 source=f"{source}, line {number}",
                 field="kind",
-                problem="a log starts with a header line, this is a tick.",
+                problem="a log starts with a header line, this is none.",
                 fix="replay the file from its beginning.",
             )
         started = True
@@ -128,6 +140,8 @@ def parse_line(line: str, *, source: str) -> Record:
         if version != LOG_VERSION:
             raise reader.error("version", f"is {version}, this release reads {LOG_VERSION}.")
         record: Record = Header(params=read_params(reader.child("params")))
+    elif kind == "change":
+        record = Change(params=read_params(reader.child("params")))
     elif kind == "tick":
         record = Tick(
             snapshot=_snapshot(reader.child("snapshot")),
@@ -135,7 +149,7 @@ def parse_line(line: str, *, source: str) -> Record:
             tier=_tier(reader),
         )
     else:
-        raise reader.error("kind", f"is '{kind}', not header or tick.")
+        raise reader.error("kind", f"is '{kind}', not header, change or tick.")
     reader.done()
     return record
 
@@ -189,6 +203,7 @@ def _snapshot(reader: Reader) -> ClusterSnapshot:
         now_s=reader.number("now_s"),
         pools=tuple(_pool(child) for child in reader.children("pools")),
         loads=tuple(_load(child) for child in reader.children("loads")),
+        workloads=tuple(_workload(child) for child in reader.children("workloads")),
     )
     reader.done()
     return snapshot
@@ -205,6 +220,7 @@ def _pool(reader: Reader) -> PoolObservation:
         starting=tuple(_starting(child) for child in reader.children("starting")),
         unmet=reader.text("unmet"),
         start_failure=reader.text("start_failure"),
+        moving=reader.text("moving"),
     )
     reader.done()
     return pool
@@ -253,3 +269,20 @@ def _load(reader: Reader) -> LoadObservation:
     )
     reader.done()
     return load
+
+
+def _workload(reader: Reader) -> WorkloadObservation:
+    workload = WorkloadObservation(
+        pool=reader.text("pool"),
+        observed_s=reader.number_or_nan("observed_s"),
+        requests=reader.number_or_nan("requests"),
+        requests_per_s=reader.number_or_nan("requests_per_s"),
+        prompt_tokens=reader.number_or_nan("prompt_tokens"),
+        output_tokens=reader.number_or_nan("output_tokens"),
+        streams=reader.number_or_nan("streams"),
+        ttft_s=reader.number_or_nan("ttft_s"),
+        tpot_s=reader.number_or_nan("tpot_s"),
+        in_flight=reader.number_or_nan("in_flight"),
+    )
+    reader.done()
+    return workload

@@ -56,7 +56,10 @@ def step_memory(
             tracks = note(pool.tracks, seen, now_s=now_s, params=params.leaks)
             pool = replace(pool, tracks=tracks)
         leak = worst_leak(pool.tracks, now_s=view.now_s, params=params.leaks)
-        if params.mode is Mode.ADVISORY:
+        told: tuple[Decision, ...] = ()
+        if view.size is not None and view.size.moving:
+            retire = pool.retire  # its replicas go anyway
+        elif params.mode is Mode.ADVISORY:
             retire, told = advise(pool.retire, leak)
         else:
             step = step_retirement(pool.retire, state, view, leak, tier=tier, params=params.leaks)

@@ -21,6 +21,7 @@ from autoscaler.delivery_params import DeliveryParams
 from autoscaler.forecast_params import ForecastParams
 from autoscaler.leak_params import LeakParams
 from autoscaler.need import SCALING_POLICIES, Capacity
+from autoscaler.replan_params import ReplanParams
 from autoscaler.snapshot import Tier
 from cluster.engine_work import EngineWork
 from cluster.errors import UnknownNameError
@@ -188,6 +189,7 @@ class ControllerParams:
     tiers: TierParams = field(default_factory=TierParams)
     delivery: DeliveryParams = field(default_factory=DeliveryParams)
     leaks: LeakParams = field(default_factory=LeakParams)
+    replan: ReplanParams = field(default_factory=ReplanParams)
     mode: Mode = Mode.ACTIVE
     tick_s: float = 2.0
     stale_after_s: float = 10.0

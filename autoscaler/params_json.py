@@ -19,6 +19,7 @@ from autoscaler.params import (
     ScalingParams,
     TierParams,
 )
+from autoscaler.replan_params import Planned, ReplanMode, ReplanParams
 from cluster.engine_work import EngineWork, TokenPrices
 
 
@@ -44,6 +45,7 @@ def read_params(reader: Reader) -> ControllerParams:
         tiers=_tiers(reader.child("tiers")),
         delivery=_delivery(reader.child("delivery")),
         leaks=_leaks(reader.child("leaks")),
+        replan=_replan(reader.child("replan")),
         mode=Mode(mode),
         tick_s=reader.number("tick_s"),
         stale_after_s=reader.number("stale_after_s"),
@@ -167,3 +169,32 @@ def _leaks(reader: Reader) -> LeakParams:
     )
     reader.done()
     return leaks
+
+
+def _replan(reader: Reader) -> ReplanParams:
+    mode = reader.text("mode")
+    if mode not in list(ReplanMode):
+        raise reader.error("mode", f"is '{mode}', not one of {', '.join(ReplanMode)}.")
+    replan = ReplanParams(
+        mode=ReplanMode(mode),
+        band=reader.number("band"),
+        hold_s=reader.number("hold_s"),
+        cooldown_s=reader.number("cooldown_s"),
+        min_requests=reader.integer("min_requests"),
+        planned=_planned(reader.child("planned")),
+    )
+    reader.done()
+    return replan
+
+
+def _planned(reader: Reader) -> Planned:
+    planned = Planned(
+        prompt_tokens=reader.number("prompt_tokens"),
+        output_tokens=reader.number("output_tokens"),
+        requests_per_s=reader.number("requests_per_s"),
+        ttft_s=reader.number("ttft_s"),
+        tpot_s=reader.number("tpot_s"),
+        concurrency=reader.number("concurrency"),
+    )
+    reader.done()
+    return planned

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from autoscaler.controller import ControllerState, step
-from autoscaler.decision_log import Header, Tick, parse
+from autoscaler.decision_log import Change, Header, Tick, parse
 from autoscaler.params import ControllerParams
 from autoscaler.snapshot import Decision, Tier
 from cluster.errors import ConfigError, InputError
@@ -56,6 +56,9 @@ def replay(lines: Iterable[str], *, source: str = "decision log") -> ReplayResul
         if isinstance(record, Header):
             state, params = ControllerState(), record.params
             runs += 1
+            continue
+        if isinstance(record, Change):
+            params = record.params
             continue
         assert params is not None  # `parse` yields a header first
         ticks += 1

@@ -98,8 +98,9 @@ def scale_pool(
     empty if it may.
     """
     base = state.requested
-    if base is None or view.size is None:
-        return _hold(_reset(state), desired=base, why=view.fault, numbers=dict(view.ages))
+    if base is None or view.size is None or view.size.moving:
+        why = view.fault if view.size is None else view.size.moving
+        return _hold(_reset(state), desired=base, why=why, numbers=dict(view.ages))
     bounded = clamp(base, minimum=floor, maximum=view.pool.maximum)
     if bounded != base:
         why = "below its floor" if bounded > base else "above its maximum"

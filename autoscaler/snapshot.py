@@ -82,7 +82,8 @@ class PoolObservation:
     `target` is what Serve was last asked for and acknowledged, `ready` what answers, `pending`
     what has been asked for and does not answer yet. `starting`: those of them that Serve has
     begun. `unmet`: the placement that no node can give them, in words; empty if there is none.
-    `start_failure`: why the last start failed, in words; empty if none did.
+    `start_failure`: why the last start failed, in words; empty if none did. `moving`: to which
+    other layout it is on its way, in words; then sizes count replicas of the old one.
     """
 
     pool: str
@@ -94,6 +95,7 @@ class PoolObservation:
     starting: tuple[StartingReplica, ...] = ()
     unmet: str = ""
     start_failure: str = ""
+    moving: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,12 +122,35 @@ class LoadObservation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WorkloadObservation:
+    """What a pool's requests are like, smoothed over minutes; NaN where nothing tells.
+
+    `requests`, `streams`: finished ones, and streams among them, that the means rest on.
+    `requests_per_s`: that came, refused ones included. `prompt_tokens`, `output_tokens`: means.
+    `ttft_s`, `tpot_s`: means of the streams, the wait in line left out. `in_flight`: requests on a
+    replica that answers.
+    """
+
+    pool: str
+    observed_s: float
+    requests: float
+    requests_per_s: float
+    prompt_tokens: float
+    output_tokens: float
+    streams: float
+    ttft_s: float
+    tpot_s: float
+    in_flight: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClusterSnapshot:
     """All the controller may look at. A pool without a fresh observation is unknown, not idle."""
 
     now_s: float
     pools: tuple[PoolObservation, ...]
     loads: tuple[LoadObservation, ...]
+    workloads: tuple[WorkloadObservation, ...] = ()
 
 
 class Action(StrEnum):
@@ -136,6 +161,7 @@ class Action(StrEnum):
     HOLD = "hold"
     RESTART = "restart"
     RETIRE = "retire"
+    REPLAN = "replan"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +171,8 @@ class Decision:
     SCALE: `pool` gets `value` replicas. TIER: the service enters tier `value`. HOLD: nothing is
     changed although something would be, and `reason` says why (stale data, cooldown, bound…).
     RESTART: the replica `subject` is ended at once, and Serve starts another. RETIRE: the replica
-    `subject` gets no new requests, until it is empty and restarted.
+    `subject` gets no new requests, until it is empty and restarted. REPLAN: a layout is searched
+    for what is served now; `value` quantities have drifted from the plan.
     `numbers` are the quantities the reason speaks of, by name, in seconds, tokens, fractions.
     """
 

@@ -18,6 +18,7 @@ from cli import (
     export,
     key,
     plan,
+    replan,
     replay,
     search,
     setup,
@@ -51,6 +52,7 @@ app.command("status", help="Show replicas, queue, tier, forecast, decisions.")(s
 app.command("chat", help="Talk to the running service.")(chat.command)
 app.command("key", help="Make an API key.")(key.command)
 app.command("down", help="Stop the service and all it started.")(down.command)
+app.command("replan", help="Move the running service to another layout.")(replan.command)
 app.command("replay", help="Run a decision log again and compare.")(replay.command)
 app.command("validate", help="Compare predictions with measured runs.")(validate.command)
 app.command("calibrate", help="Fit the cost model to measurements.")(calibrate.command)

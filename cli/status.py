@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from cli.console import count, out, table
+from cli.replan_report import status_lines
 from cli.status_nodes import show_nodes
 from cluster.errors import UnavailableError
 from serving.instance import Instance, Progress
@@ -65,13 +66,16 @@ def _show(status: dict[str, Any], progress: Progress, *, console: Console, as_js
         console.print(f"trouble     {status['trouble']}", markup=False)
     pools = table(
         "pools",
-        *("pool", "desired", "target", "ready", "pending", "bounds", "queued", "oldest wait s"),
-        *("in flight tok", "arriving tok/s", "keeps busy", "forecast", "measured/planned"),
+        *("pool", "layout", "desired", "target", "ready", "pending", "bounds", "queued"),
+        *("oldest wait s", "in flight tok", "arriving tok/s", "keeps busy", "forecast"),
+        "measured/planned",
     )
+    replan = status["replan"]
     for pool in status["pools"]:
         load = pool["load"] or {}
         pools.add_row(
             pool["pool"],
+            replan["layouts"][pool["pool"]] if replan else "",
             *(_text(pool[name]) for name in ("desired", "target", "ready", "pending")),
             f"{pool['minimum']}-{pool['maximum']}",
             _text(load.get("queued_requests")),
@@ -83,6 +87,8 @@ def _show(status: dict[str, Any], progress: Progress, *, console: Console, as_js
             _text(pool["delivered"], places=2),
         )
     console.print(pools)
+    for line in status_lines(replan, now_s=status["now_s"]) if replan else ():
+        console.print(line, markup=False)
     replicas = table(
         "replicas",
         *("replica", "pool", "running", "waiting", "KV used", "host GiB", "device GiB", "pid"),

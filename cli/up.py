@@ -22,12 +22,12 @@ from cli.console import out
 from cluster.errors import InputError, ShardwiseError, UnavailableError
 from cluster.model.plan import Plan, load_plan
 from cluster.ray_backend.inventory import local_cluster
-from rl_search.pool_checks import DIMS_NOT_SERVED
 from serving.config import ServeConfig, load_serve_config
 from serving.instance import INSTANCE_VARIABLE, Instance, Progress
 from serving.keys import load_keys
-from serving.sources import resolve_sources
+from serving.sources import resolve_sources, with_sources
 from serving.steering_config import controller_params
+from serving.succession import check_servable
 
 _POLL_S = 0.25
 # What keeps a local cluster off every other interface: Ray's switch, whose name is older than this
@@ -58,8 +58,8 @@ def command(
     if settings.access.keys_file is not None and address is None:
         load_keys(settings.access.keys_file)  # elsewhere it is on the gateways' nodes
     sources = resolve_sources(loaded)
-    _check_servable(loaded)
-    resolved = _with_sources(loaded, sources)
+    check_servable(loaded)
+    resolved = with_sources(loaded, sources)
     given = config.read_text() if config else ""
     instance = Instance.default()
     console = out()
@@ -127,32 +127,6 @@ def _check_devices(plan: Plan) -> None:
             f"({main.layout.to_layout(replicas=main.replicas.initial).describe()}), this machine "
             f"has {devices.devices}. Fix: plan with `--cluster local`, or pass --address."
         )
-
-
-def _check_servable(plan: Plan) -> None:
-    for pool in plan.pools:
-        if pool.layout.dims:
-            raise InputError(
-                f"pool '{pool.name}' has dims of its own: {DIMS_NOT_SERVED}. "
-                "Fix: plan with --engine vllm."
-            )
-        if pool.layout.dp > 1:
-            raise InputError(
-                f"pool '{pool.name}' has dp = {pool.layout.dp}: `up` serves one engine per "
-                "replica (dp = 1). Fix: plan with --max-dp 1, or `shardwise export` and run the "
-                "engine yourself."
-            )
-
-
-def _with_sources(plan: Plan, sources: dict[str, str]) -> Plan:
-    """The plan with what is really loaded: the head runs in another directory than the caller."""
-    pools = tuple(
-        pool.model_copy(
-            update={"model": pool.model.model_copy(update={"source": sources[pool.name]})}
-        )
-        for pool in plan.pools
-    )
-    return plan.model_copy(update={"pools": pools})
 
 
 def _same_already_running(instance: Instance, plan: Plan, *, config: str) -> Progress | None:

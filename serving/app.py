@@ -17,6 +17,7 @@ from ray import serve
 
 from cluster.model.plan import Plan, PoolSection
 from cluster.planned_work import planned_work
+from cluster.pool_capacity import replica_limits
 from cluster.ray_backend.bundles import PlacementBundles, replica_bundles
 from cluster.ray_backend.capacity import PoolNeed
 from serving.config import ServeConfig, WarmupSection
@@ -25,7 +26,9 @@ from serving.engine.replica import EngineReplica
 from serving.gateway import Gateway, GatewaySpec
 from serving.keeper.mark import application_id
 from serving.keepers import KeeperSpec
+from serving.layouts import Apps, Layouts
 from serving.messages import EngineSpec, Warmup
+from serving.sources import with_sources
 from serving.steering_config import controller_params
 
 CONTROLLER = "shardwise-controller"
@@ -37,7 +40,8 @@ _MAX_ONGOING = 4096
 class Deployment:
     """What is deployed, where. `sources`: model directory or hub id per pool.
 
-    `link_secret`: what gateways and engine replicas know, and nobody else.
+    `link_secret`: what gateways and engine replicas know, and nobody else. `engine`: what engine
+    replicas are.
     """
 
     plan: Plan
@@ -49,10 +53,14 @@ class Deployment:
     token: str | None
     log_path: str
     link_secret: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
+    engine: type[EngineReplica] = field(default_factory=lambda: EngineReplica)
 
 
-def start_controller(deployment: Deployment) -> Any:
-    """Start the controller actor; it outlives the process that deploys."""
+def start_controller(deployment: Deployment, apps: Apps) -> Any:
+    """Start the controller actor; it outlives the process that deploys.
+
+    `apps`: with which it deploys other layouts.
+    """
     spec = ControllerSpec(
         params=controller_params(deployment.plan, deployment.config.steering),
         deployments={pool.name: pool.name for pool in deployment.plan.pools},
@@ -61,6 +69,13 @@ def start_controller(deployment: Deployment) -> Any:
         token=deployment.token,
         log_path=deployment.log_path,
         keeper=_keeper_spec(deployment),
+        layouts=Layouts(
+            plan=with_sources(deployment.plan, deployment.sources),
+            steering=deployment.config.steering,
+            apps=apps,
+            link_secret=deployment.link_secret,
+        ),
+        half_life_s=deployment.config.steering.replan.half_life_s,
     )
     actor = ray.remote(ControllerActor).options(
         name=CONTROLLER,
@@ -98,7 +113,10 @@ def build(deployment: Deployment) -> serve.Application:
         namespace=deployment.namespace,
         link_secret=deployment.link_secret,
     )
-    pools = {pool.name: _pool(pool, deployment) for pool in deployment.plan.pools}
+    pools = {}
+    for pool in deployment.plan.pools:
+        engine, engine_spec = pool_deployment(pool, deployment)
+        pools[pool.name] = engine.bind(engine_spec)
     gateway = serve.deployment(
         Gateway,
         name="gateway",
@@ -130,10 +148,13 @@ def _placement(pool: PoolSection, plan: Plan) -> PlacementBundles:
     )
 
 
-def _pool(pool: PoolSection, deployment: Deployment) -> serve.Application:
+def pool_deployment(
+    pool: PoolSection, deployment: Deployment
+) -> tuple[serve.Deployment, EngineSpec]:
+    """The deployment of a pool's engine replicas, and what each is started with."""
     placement = _placement(pool, deployment.plan)
     engine = serve.deployment(
-        EngineReplica,
+        deployment.engine,
         name=pool.name,
         num_replicas=max(1, pool.replicas.initial),
         max_ongoing_requests=_MAX_ONGOING,
@@ -151,7 +172,7 @@ def _pool(pool: PoolSection, deployment: Deployment) -> serve.Application:
     # Serve scales to zero but will not start there: its decorator refuses 0, its configuration and
     # its controller do not. Starting the light pool to stop it again would double a cold start.
     engine._deployment_config.num_replicas = pool.replicas.initial
-    return engine.bind(_engine_spec(pool, placement=placement, deployment=deployment))
+    return engine, _engine_spec(pool, placement=placement, deployment=deployment)
 
 
 def _engine_spec(
@@ -168,6 +189,7 @@ def _engine_spec(
         namespace=deployment.namespace,
         link_secret=deployment.link_secret,
         warmup=_warmup(deployment.config.warmup),
+        limits=replica_limits(pool, plan=deployment.plan),
     )
 
 

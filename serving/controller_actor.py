@@ -16,21 +16,25 @@ from pathlib import Path
 from typing import Any
 
 from autoscaler.controller import ControllerState, StepResult, step
-from autoscaler.decision_log import Header, Record, Tick, dump
+from autoscaler.decision_log import Change, Header, Record, Tick, dump
 from autoscaler.forecast import prepare
-from autoscaler.params import ControllerParams, Mode
+from autoscaler.params import MAIN_POOL, ControllerParams, Mode
 from autoscaler.snapshot import Action, ClusterSnapshot, Decision, Tier
 from cluster.errors import UnavailableError
 from serving.keeper.account import ReplicaUse, plain
 from serving.keepers import KeeperSpec
 from serving.keeping import keep, nodes_seen
+from serving.layout_steering import LayoutSteering
+from serving.layouts import Layouts
 from serving.messages import Directive, GatewayReport, ReplicaReport
-from serving.observe import FORGET_AFTER_S, Heard, in_public, snapshot
+from serving.observe import FORGET_AFTER_S, Heard, in_public, requests_in_flight, snapshot
 from serving.repairs import Repairs
 from serving.replica_end import end_replica
 from serving.scaler import ServeScaler
+from serving.workload import WorkloadBook
 
 RECENT_DECISIONS = 20
+_FIXED = {"error": "the layout of this service cannot be changed.", "exit_code": 2}
 
 logger = logging.getLogger("shardwise.controller")
 
@@ -39,7 +43,8 @@ logger = logging.getLogger("shardwise.controller")
 class ControllerSpec:
     """What the controller actor needs. `deployments`: Serve deployment of each pool.
 
-    `keeper`: None where there are no nodes to look at.
+    `keeper`: None where there are no nodes to look at. `layouts`: how the main pool gets another
+    one; None: it keeps its own. `half_life_s`: of what is seen of the workload.
     """
 
     params: ControllerParams
@@ -49,6 +54,8 @@ class ControllerSpec:
     token: str | None
     log_path: str
     keeper: KeeperSpec | None = None
+    layouts: Layouts | None = None
+    half_life_s: float = 600.0
 
 
 class ControllerActor:
@@ -60,6 +67,8 @@ class ControllerActor:
         self._scaler = ServeScaler(dashboard_url=spec.dashboard_url, app=spec.app, token=spec.token)
         self._repairs = Repairs(end=end_replica)
         self._heard = Heard()
+        self._layouts = None if spec.layouts is None else self._steering(spec.layouts)
+        self._requests = WorkloadBook(half_life_s=spec.half_life_s)
         self._started_s = time.time()
         self._state = ControllerState()
         self._last: StepResult | None = None
@@ -91,6 +100,7 @@ class ControllerActor:
             replicas=self._routed(now_s),
             elsewhere=self._heard.elsewhere(report.gateway_id),
             charged=self._heard.charged(report.gateway_id),
+            work={} if self._layouts is None else self._layouts.work,
             lost=frozenset(self._heard.lost),
             delivered=dict(self._last.delivered) if self._last else {},
             nodes=nodes_seen(self._heard, retired=self._retired),
@@ -129,6 +139,7 @@ class ControllerActor:
             "decisions": [
                 {"time_s": time_s, **asdict(decision)} for time_s, decision in self._recent
             ],
+            "replan": self._layouts.status(self._last_snapshot) if self._layouts else None,
             "log": self._spec.log_path,
         }
 
@@ -154,6 +165,32 @@ class ControllerActor:
             "serve_message": state.message if state else "",
         }
 
+    async def begin_move(self, plan: str, *, below_floor: bool) -> dict[str, Any]:
+        """See `LayoutSteering.begin`."""
+        if self._layouts is None:
+            return _FIXED
+        return await self._layouts.begin(plan, below_floor=below_floor)
+
+    async def preview_move(self, plan: str, *, below_floor: bool) -> dict[str, Any]:
+        """See `LayoutSteering.preview`."""
+        if self._layouts is None:
+            return _FIXED
+        return await self._layouts.preview(plan, below_floor=below_floor)
+
+    async def layout(self, known: int) -> dict[str, Any] | None:
+        """See `LayoutSteering.layout`."""
+        return None if self._layouts is None else self._layouts.layout(known)
+
+    def _steering(self, layouts: Layouts) -> LayoutSteering:
+        return LayoutSteering(
+            layouts,
+            deployment=self._spec.deployments[MAIN_POOL],
+            app=self._spec.app,
+            scaler=self._scaler,
+            heard=self._heard,
+            needed=lambda: None if self._last is None else self._last.desired.get(MAIN_POOL),
+        )
+
     @property
     def _acting(self) -> bool:
         return self._params.mode is Mode.ACTIVE
@@ -175,7 +212,6 @@ class ControllerActor:
             await asyncio.sleep(max(0.1, self._params.tick_s - spent_s))
 
     async def _tick(self) -> None:
-        names = self._spec.deployments
         try:
             states = await self._scaler.states()
         except UnavailableError as error:
@@ -184,12 +220,23 @@ class ControllerActor:
         else:
             self._trouble = ""
             self._heard.deployments = {
-                pool: states[name] for pool, name in names.items() if name in states
+                pool: states[name]
+                for pool, name in self._spec.deployments.items()
+                if name in states
             }
             self._heard.deployments_s = time.time()
+            if self._layouts is not None:
+                self._follow(self._layouts.see(states))
+        names = self._names()
         now_s = time.time()
         self._heard.forget(now_s)
-        seen = snapshot(self._heard, pools=names, now_s=now_s)
+        self._look_at_requests(now_s)
+        seen = snapshot(
+            self._heard,
+            pools=names,
+            now_s=now_s,
+            workloads=self._requests.observations(names, now_s=now_s),
+        )
         result = step(self._state, seen, self._params)
         self._state, self._last, self._last_snapshot = result.state, result, seen
         self._write(Tick(snapshot=seen, decisions=result.decisions, tier=result.tier))
@@ -199,6 +246,8 @@ class ControllerActor:
             logger.info(
                 "%s %s → %s: %s", decision.action, decision.pool, decision.value, decision.reason
             )
+            if decision.action is Action.REPLAN and self._layouts is not None:
+                self._layouts.drifted(decision, seen)
         if self._acting:
             await self._carry_out(result.decisions)
 
@@ -210,7 +259,7 @@ class ControllerActor:
                 self._restart(decision)
         for decision in decisions:
             if decision.action is Action.SCALE:
-                await self._scaler.scale(self._spec.deployments[decision.pool], decision.value)
+                await self._scaler.scale(self._names()[decision.pool], decision.value)
 
     def _restart(self, decision: Decision) -> None:
         state = self._heard.deployments.get(decision.pool)
@@ -218,6 +267,26 @@ class ControllerActor:
         if replica is not None:
             self._heard.lost[replica.replica_id] = time.time()
             self._repairs.restart(replica)
+
+    def _look_at_requests(self, now_s: float) -> None:
+        self._requests.look(
+            {name: gateway.served for name, gateway in self._heard.gateways.items()},
+            in_flight=requests_in_flight(self._heard),
+            ready={name: state.running for name, state in self._heard.deployments.items()},
+            now_s=now_s,
+        )
+
+    def _names(self) -> dict[str, str]:
+        """The deployment in force of each pool."""
+        if self._layouts is None:
+            return self._spec.deployments
+        return self._spec.deployments | {MAIN_POOL: self._layouts.deployment}
+
+    def _follow(self, params: ControllerParams | None) -> None:
+        """Steer by the parameters of another layout; None: it has not changed."""
+        if params is not None:
+            self._params = params
+            self._write(Change(params=params))
 
     def _write(self, record: Record) -> None:
         # Opened for each record: whatever ends this process, what was decided is on disk. A disk

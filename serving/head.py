@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ from serving import app
 from serving.config import ServeConfig, load_serve_config
 from serving.diagnosis import failure, waiting_for
 from serving.instance import Instance, Progress
+from serving.layout_desk import LayoutDesk
+from serving.pool_app import PoolApps
 from serving.ray_cluster import end_keepers
 from serving.scaler import DeploymentState, ServeScaler
 from serving.sources import resolve_sources
@@ -42,6 +45,7 @@ from serving.tracing import variables
 APP = "shardwise"
 NAMESPACE = "shardwise"
 _STATUS_S = 5.0
+_ORDER_S = 30.0
 _REPOSITORY = Path(__file__).resolve().parent.parent
 
 logger = logging.getLogger("shardwise.head")
@@ -112,7 +116,7 @@ class Head:
         if self._orders.address is not None:
             self._must_be_free()
         self._deployed = True
-        app.start_controller(deployment)
+        app.start_controller(deployment, PoolApps(deployment=deployment))
         self._deploy(app.build(deployment))
         self._wait_until_ready()
         self._progress = replace(self._progress, phase="ready")
@@ -181,6 +185,10 @@ class Head:
         except UnavailableError:
             return {}
 
+    def _generations(self) -> list[str]:
+        """Applications beside the first."""
+        return [name for name in self._states() if name.startswith(f"{APP}-")]
+
     def _scaler(self) -> ServeScaler:
         return ServeScaler(
             dashboard_url=f"http://{self._progress.dashboard}", app=APP, token=_auth_token()
@@ -223,8 +231,11 @@ class Head:
         signal.signal(signal.SIGINT, self._on_signal)
 
     def _keep(self) -> None:
+        desk = LayoutDesk(self._instance)
         while not self._stop.wait(1.0):
             self._record()
+            with contextlib.suppress(ray.exceptions.RayError, OSError, ValueError):
+                desk.serve(_ask_controller)  # away or restarted: asked again
             if not ray.is_initialized():
                 raise UnavailableError("the connection to Ray was lost")
 
@@ -236,8 +247,10 @@ class Head:
         self._record()
         if ray.is_initialized():
             if self._deployed:
+                _attempt(_kill_controller)  # first: it may be about to deploy
+                for name in self._generations():
+                    _attempt(partial(serve.delete, name))
                 _attempt(lambda: serve.delete(APP))
-                _attempt(_kill_controller)
                 _attempt(lambda: end_keepers(NAMESPACE))
             if self._orders.address is None:
                 _attempt(serve.shutdown)  # on a cluster of others, Serve is not ours to end
@@ -310,6 +323,11 @@ def _join(address: str) -> Any:
             f"cannot connect to a Ray cluster at {address}. Is it up and reachable from here? If "
             "it asks for a token, set RAY_AUTH_MODE=token (and RAY_AUTH_TOKEN_PATH)."
         ) from error
+
+
+def _ask_controller(method: str, *arguments: object, **named: object) -> Any:
+    controller = ray.get_actor(app.CONTROLLER, namespace=NAMESPACE)
+    return ray.get(getattr(controller, method).remote(*arguments, **named), timeout=_ORDER_S)
 
 
 def _kill_controller() -> None:

@@ -80,7 +80,7 @@ class Instance:
 
     def write(self, progress: Progress) -> None:
         """Publish progress; readers never see half of it."""
-        self._replace("progress.json", json.dumps(asdict(progress)))
+        self.replace("progress.json", json.dumps(asdict(progress)))
 
     def progress(self) -> Progress | None:
         """The last progress, None if there never was any."""
@@ -92,7 +92,7 @@ class Instance:
 
     def write_pid(self, pid: int) -> None:
         """Record the head process."""
-        self._replace("head.pid", str(pid))
+        self.replace("head.pid", str(pid))
 
     def head(self) -> psutil.Process | None:
         """The head process if it lives and is ours."""
@@ -108,7 +108,7 @@ class Instance:
         for process in descendants:
             with contextlib.suppress(psutil.Error):
                 born[process.pid] = process.create_time()
-        self._replace("processes.json", json.dumps(born))
+        self.replace("processes.json", json.dumps(born))
 
     def processes(self) -> list[psutil.Process]:
         """All living processes of the instance, the caller and its parents excepted."""
@@ -149,7 +149,8 @@ class Instance:
         except (psutil.Error, OSError):
             return False
 
-    def _replace(self, name: str, text: str) -> None:
+    def replace(self, name: str, text: str) -> None:
+        """Write a file of the directory; readers never see half of it."""
         self.directory.mkdir(parents=True, exist_ok=True)
         partial = self.directory / f".{name}.{os.getpid()}"
         partial.write_text(text)

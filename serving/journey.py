@@ -189,6 +189,14 @@ class Journey:
             self._ttft_s = self._to.clock() - self._arrived_s
             self._span.add_event(names.FIRST_TOKEN)
 
+    @property
+    def engine_times_s(self) -> tuple[float, float] | None:
+        """From being placed to the first reply, and from there to now; None before that."""
+        if self._ttft_s is None:
+            return None
+        since_s = self._to.clock() - self._arrived_s - self._ttft_s
+        return max(0.0, self._ttft_s - (self._queue_s or 0.0)), since_s
+
     def sent(self, replies: Sequence[EngineReply]) -> None:
         """These go to the caller."""
         for reply in replies:

@@ -76,6 +76,10 @@ class Lengths:
             work=answers * self._work.of(prompt_tokens=prompt, output_tokens=output),
         )
 
+    def reckon_by(self, work: EngineWork) -> None:
+        """The pool has another layout, on which tokens cost as `work` says."""
+        self._work = work
+
     def ended(self, expected: Expected, *, output_tokens: int) -> None:
         """All answers of a request have come to their end, after so many tokens together."""
         if not expected.asked.most:

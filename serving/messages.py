@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from autoscaler.snapshot import Tier
+from cluster.engine_work import EngineWork
 from cluster.pool_ledger import Elsewhere, ReplicaLimits
+from serving.workload import Served
 
 Kind = Literal["chat", "completions", "embeddings"]
 
@@ -129,6 +131,7 @@ class GatewayReport:
 
     `address`: host and port of its own, at which no other gateway answers. `in_flight`: requests
     and predicted tokens, by replica. `charged`: requests and tokens since its start, by API key.
+    `served`: what has been asked since its start, by pool.
     """
 
     gateway_id: str
@@ -137,6 +140,7 @@ class GatewayReport:
     loads: tuple[PoolLoad, ...]
     in_flight: dict[str, tuple[int, float]]
     charged: dict[str, tuple[float, float]]
+    served: dict[str, Served] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +161,8 @@ class NodesSeen:
 class Directive:
     """What the controller tells a gateway: the tier, who is ready, how long to stay away.
 
-    `replicas` is None while the controller has just started and does not know them yet.
+    `replicas` is None while the controller has just started and does not know them yet. `work`:
+    what tokens cost on a replica of a pool, where it is no longer as at the gateway's start.
     `elsewhere`, `charged`: what the other gateways have in flight, and charged, by gateway.
     `lost`: replicas that are being ended: whatever is on them goes to others at once. `delivered`:
     how fast replicas work over what is planned, by pool.
@@ -168,6 +173,7 @@ class Directive:
     retry_after_s: float
     replicas: tuple[ReplicaReport, ...] | None
     elsewhere: Elsewhere = field(default_factory=Elsewhere)
+    work: dict[str, EngineWork] = field(default_factory=dict)
     charged: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
     lost: frozenset[str] = frozenset()
     delivered: dict[str, float] = field(default_factory=dict)

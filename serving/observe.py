@@ -14,6 +14,7 @@ from autoscaler.snapshot import (
     LoadObservation,
     PoolObservation,
     ReplicaObservation,
+    WorkloadObservation,
     observed,
 )
 from cluster.pool_ledger import Elsewhere
@@ -27,11 +28,24 @@ FORGET_AFTER_S = 6.0
 LOST_S = 60.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Moving:
+    """A pool on its way to another layout. `answering`: replicas of the new one that gateways use.
+
+    `worth`: replicas of the old one that carry as much as those. `why`: what happens, in words.
+    """
+
+    answering: frozenset[str]
+    worth: int
+    why: str
+
+
 @dataclass
 class Heard:
     """The latest report of every replica and gateway, and Serve's state at the last tick.
 
     `lost`: replicas that are being ended, and since when. `kept`: what the nodes' keepers tell.
+    `moving`: pools that change their layout.
     """
 
     replicas: dict[str, ReplicaReport] = field(default_factory=dict)
@@ -40,6 +54,7 @@ class Heard:
     deployments_s: float = 0.0
     lost: dict[str, float] = field(default_factory=dict)
     kept: Kept = field(default_factory=Kept)
+    moving: Mapping[str, Moving] = field(default_factory=dict)
 
     def forget(self, now_s: float) -> None:
         """Drop what is too old to say anything."""
@@ -56,7 +71,10 @@ class Heard:
         """
         if not _fresh(self.deployments_s, now_s):
             return tuple(r for r in self.replicas.values() if r.replica_id not in self.lost)
-        routed = frozenset().union(*(state.answering for state in self.deployments.values()))
+        routed = frozenset().union(
+            *(state.answering for state in self.deployments.values()),
+            *(moving.answering for moving in self.moving.values()),
+        )
         routed -= self.lost.keys()
         heard = tuple(r for r in self.replicas.values() if r.replica_id in routed)
         return None if routed and not heard else heard
@@ -97,28 +115,49 @@ def in_public(gateway: GatewayReport) -> dict[str, str | int]:
     return {"id": gateway.gateway_id, "address": gateway.address, "requests": requests}
 
 
-def snapshot(heard: Heard, *, pools: Iterable[str], now_s: float) -> ClusterSnapshot:
+def snapshot(
+    heard: Heard,
+    *,
+    pools: Iterable[str],
+    now_s: float,
+    workloads: tuple[WorkloadObservation, ...] = (),
+) -> ClusterSnapshot:
     """What the controller may decide on. A pool Serve has not reported is left out: unknown."""
     pools = tuple(pools)
     return ClusterSnapshot(
         now_s=now_s,
         pools=tuple(_pool(heard, name) for name in pools if name in heard.deployments),
         loads=tuple(load for name in pools for load in _load(heard, name)),
+        workloads=workloads,
     )
+
+
+def requests_in_flight(heard: Heard) -> dict[str, float]:
+    """Requests that gateways have on the replicas of each pool."""
+    pools = {replica_id: report.pool for replica_id, report in heard.replicas.items()}
+    found: dict[str, float] = dict.fromkeys(pools.values(), 0.0)
+    for gateway in heard.gateways.values():
+        for replica_id, (requests, _) in gateway.in_flight.items():
+            if replica_id in pools:
+                found[pools[replica_id]] += requests
+    return found
 
 
 def _pool(heard: Heard, name: str) -> PoolObservation:
     state = heard.deployments[name]
+    moving = heard.moving.get(name)
+    worth = 0 if moving is None else moving.worth
     return PoolObservation(
         pool=name,
         observed_s=heard.deployments_s,
-        target=state.target,
-        ready=state.running,
+        target=state.target + worth,
+        ready=state.running + worth,
         pending=max(state.starting, state.target - state.running, 0),
         replicas=tuple(
             _replica(heard, report) for report in heard.replicas.values() if report.pool == name
         ),
         unmet=heard.kept.unmet.get(name, ""),
+        moving="" if moving is None else moving.why,
     )
 
 

@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 from autoscaler.grant import Asked, Granted, grant
@@ -48,6 +49,7 @@ from serving.metrics import GatewayMetrics
 from serving.offload import OffLoop
 from serving.requests import Body, BodyKind, EmbeddingBody, parse_body
 from serving.resumption import can_resume, transcript_of, with_ids
+from serving.workload import Served
 
 
 class Service:
@@ -84,6 +86,7 @@ class Service:
             )
             for front in fronts
         }
+        self._served = {front.pool: Served() for front in fronts}
         self._clock = clock
         self._stance = Stance()
         self._delivered: dict[str, float] = {}
@@ -127,6 +130,8 @@ class Service:
         self.door.charged_elsewhere(directive.charged)
         self._delivered = directive.delivered
         self._nodes = directive.nodes
+        for pool, work in directive.work.items():
+            self._lengths[pool].reckon_by(work)
         if directive.replicas is None:
             return  # those known before stay in use
         for front in self._fronts.values():
@@ -151,6 +156,7 @@ class Service:
                 for replica_id, held in front.dispatcher.in_flight().items()
             },
             charged=self.door.charged(),
+            served={pool: replace(served) for pool, served in self._served.items()},
         )
 
     def refresh_gauges(self) -> None:
@@ -224,6 +230,7 @@ class Service:
         lengths = self._lengths[front.pool]
         expected = lengths.expected(body, asked, limit=asked.max_tokens, caller=caller)
         front.dispatcher.arrived(expected.load, expected.work)
+        self._served[front.pool].arrived += 1
         if granted.max_tokens != asked.max_tokens:
             expected = lengths.expected(body, asked, limit=granted.max_tokens, caller=caller)
         self._count_changes(["shed"] if granted.refused else granted.changes)
@@ -314,8 +321,12 @@ class Service:
     def _learn(self, admitted: Admitted) -> None:
         output = counted(admitted.meter, admitted.transcript, stream=admitted.request.stream)
         if output is not None:
-            lengths = self._lengths[admitted.front.pool]
-            lengths.ended(admitted.expected, output_tokens=output)
+            pool, expected = admitted.front.pool, admitted.expected
+            self._lengths[pool].ended(expected, output_tokens=output)
+            served, times_s = self._served[pool], admitted.journey.engine_times_s
+            served.ended(prompt=expected.prompt, output=output)
+            if admitted.request.stream and expected.answers == 1 and times_s is not None:
+                served.streamed(ttft_s=times_s[0], decode_s=times_s[1], tokens=output)
 
     async def _light_fit(self, body: Body, *, size_bytes: int) -> Fit | None:
         """How the request would fit the lighter model, None if it cannot be moved there."""

@@ -15,9 +15,20 @@ def resolve_sources(plan: Plan) -> dict[str, str]:
     return {pool.name: _resolve(pool.model.source, pool=pool.name) for pool in plan.pools}
 
 
+def with_sources(plan: Plan, sources: dict[str, str]) -> Plan:
+    """The plan with what is really loaded: who loads it runs in another directory."""
+    pools = tuple(
+        pool.model_copy(
+            update={"model": pool.model.model_copy(update={"source": sources[pool.name]})}
+        )
+        for pool in plan.pools
+    )
+    return plan.model_copy(update={"pools": pools})
+
+
 def _resolve(source: str, *, pool: str) -> str:
     if source in BUNDLED:
-        return str(bundled_path(source))
+        return str(bundled_path(source).resolve())  # as it is read again
     if (hub := hub_id(source)) is not None:
         return hub
     path = Path(source)

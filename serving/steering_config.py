@@ -13,6 +13,7 @@ from autoscaler.params import (
     ScalingParams,
     TierParams,
 )
+from autoscaler.replan_params import Planned, ReplanMode, ReplanParams
 from cluster.model.plan import Plan, PoolSection
 from cluster.planned_work import planned_work
 from cluster.pool_capacity import in_flight_tokens, request_tokens
@@ -22,6 +23,7 @@ from serving.delivery_config import DeliverySection
 from serving.forecast_config import ForecastSection, forecast_params
 from serving.keeper_config import KeeperSection
 from serving.leak_config import LeakSection, leak_params
+from serving.replan_config import ReplanSection
 
 
 class SteeringSection(Section):
@@ -49,6 +51,7 @@ class SteeringSection(Section):
     forecast: ForecastSection = Field(default_factory=ForecastSection)
     leaks: LeakSection = LeakSection()
     keeper: KeeperSection = KeeperSection()
+    replan: ReplanSection = ReplanSection()
 
 
 def controller_params(plan: Plan, steering: SteeringSection) -> ControllerParams:
@@ -73,11 +76,31 @@ def controller_params(plan: Plan, steering: SteeringSection) -> ControllerParams
         ),
         delivery=steering.delivery.params(),
         leaks=leak_params(steering.leaks),
+        replan=_replan_params(plan, steering.replan),
         mode=Mode(steering.mode),
         tick_s=steering.tick_s,
         stale_after_s=max(10.0, 3.0 * steering.tick_s),
         load_window_s=ARRIVAL_WINDOW_S,
         ack_timeout_s=max(30.0, steering.tick_s),
+    )
+
+
+def _replan_params(plan: Plan, replan: ReplanSection) -> ReplanParams:
+    expected = plan.main.expected
+    return ReplanParams(
+        mode=ReplanMode(replan.mode),
+        band=replan.band,
+        hold_s=replan.hold_s,
+        cooldown_s=replan.cooldown_s,
+        min_requests=replan.min_requests,
+        planned=Planned(
+            prompt_tokens=plan.workload.isl,
+            output_tokens=plan.workload.osl,
+            requests_per_s=plan.workload.rate or 0.0,
+            ttft_s=0.0 if expected is None else expected.ttft_s,
+            tpot_s=0.0 if expected is None else expected.tpot_s,
+            concurrency=0.0 if expected is None else expected.concurrency,
+        ),
     )
 
 

@@ -318,3 +318,15 @@ def test_step_is_deterministic_and_says_when_to_come_back():
     assert first.next_tick_s == 5.0 + p.tick_s
     assert first.forecast == {"main": 0.9, "light": 0.0}
     assert first.delivered == {"main": 1.0, "light": 1.0}
+
+
+def test_a_pool_that_moves_to_another_layout_is_not_scaled():
+    def moving(now_s):
+        there = main_only(now_s, target=2, rate=50_000.0)
+        (pool,) = there.pools
+        return replace(there, pools=(replace(pool, moving="it moves to TP2"),))
+
+    _, results = drive(params(), [moving(float(t)) for t in range(0, 60, 2)])
+    told = [decision for result in results for decision in result.decisions]
+    assert all(d.action is not Action.SCALE for d in told)
+    assert "keeps 2 replicas: it moves to TP2" in [d.reason for d in told]

@@ -21,7 +21,7 @@ import psutil
 
 from serving.engine.engine import Engine
 from serving.instance import INSTANCE_VARIABLE
-from serving.messages import DONE, EngineReply, EngineRequest, EngineSpec
+from serving.messages import DONE, EngineError, EngineReply, EngineRequest, EngineSpec
 
 RUNNING = "running"  # folder of the instance: a file per engine with the requests it is at
 
@@ -69,14 +69,22 @@ class ScriptedEngine(Engine):
         folder.mkdir(exist_ok=True)
         self._count = (folder / str(os.getpid())).open("w+b", buffering=0)
         self._running = 0
+        self._mute = False
         self._note(0)
 
     @classmethod
     async def start(cls, spec: EngineSpec) -> ScriptedEngine:
-        del spec
-        return cls()
+        if spec.engine_args.get("scripted_fault") == "start":
+            raise RuntimeError("this engine is told not to start")
+        await asyncio.sleep(spec.engine_args.get("scripted_start_s", 0.0))
+        engine = cls()
+        engine._mute = spec.engine_args.get("scripted_fault") == "mute"
+        return engine
 
     async def generate(self, request: EngineRequest) -> AsyncIterator[EngineReply]:
+        if self._mute:
+            yield EngineError(status=500, message="it is told to say nothing", retryable=True)
+            return
         self._note(+1)
         try:
             async for reply in _answer(request):

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
 
 from serving.instance import INSTANCE_VARIABLE, Instance
 from tests.live import scripted_engine
@@ -28,6 +28,8 @@ from tests.live.instance import (
 MODEL = "smollm2-135m-instruct"
 REPLICAS = 3
 SLOTS = 70  # of a replica
+Bounds = Mapping[str, int]
+_FIXED: Bounds = MappingProxyType(dict.fromkeys(("minimum", "initial", "maximum"), REPLICAS))
 _HEAD = "from tests.live.scripted_replica import run_head; run_head()"
 
 
@@ -63,17 +65,16 @@ class ScriptedInstance(LiveInstance):
 def scripted_instance(
     home: Path,
     *,
-    replicas: int = REPLICAS,
-    maximum: int = REPLICAS,
-    steering: Mapping[str, Any] | None = None,
+    replicas: Bounds = _FIXED,
+    steering: Mapping[str, object] = MappingProxyType({}),
     head: str = _HEAD,
 ) -> Iterator[ScriptedInstance]:
-    """Served for as long as the context lasts: one pool of `replicas`, up to `maximum`.
+    """Served for as long as the context lasts: one pool.
 
     `head`: what the head process runs in the place of `serving.head`.
     """
     link_models(home)
-    instance = ScriptedInstance(home, free_port(), ready=replicas)
+    instance = ScriptedInstance(home, free_port(), ready=replicas["initial"])
     plan = home / "plan.json"
     planned = instance.command(
         *("plan", "--model", MODEL, "--cluster", "local", "--isl", "512", "--osl", "512"),
@@ -82,8 +83,8 @@ def scripted_instance(
     assert planned.returncode == 0, planned.stderr
     state = instance.state
     state.directory.mkdir(parents=True)
-    state.plan_path.write_text(_replicated(plan, replicas=replicas, maximum=maximum))
-    write_config(state.config_path, port=instance.port, steering=dict(steering or {}))
+    state.plan_path.write_text(_replicated(plan, replicas))
+    write_config(state.config_path, port=instance.port, steering=dict(steering))
     with state.output_path.open("wb") as output:
         head = subprocess.Popen(
             [sys.executable, "-c", head, str(state.directory)],
@@ -105,13 +106,13 @@ def scripted_instance(
     assert down.returncode == 0, down.stderr
 
 
-def _replicated(path: Path, *, replicas: int, maximum: int) -> str:
+def _replicated(path: Path, replicas: Bounds) -> str:
     """The plan for so many replicas of `SLOTS` slots."""
     plan = json.loads(path.read_text())
     (pool,) = plan["pools"]
     pool["layout"]["max_num_seqs"] = SLOTS
     pool["expected"] = None
-    pool["replicas"] = {"minimum": replicas, "initial": replicas, "maximum": maximum}
+    pool["replicas"] = dict(replicas)
     return json.dumps(plan)
 
 
@@ -128,6 +129,7 @@ def _environment(state: Instance) -> dict[str, str]:
     return {
         **os.environ,
         INSTANCE_VARIABLE: state.mark,
+        "SHARDWISE_HOME": str(state.directory.parent),  # as the commands have it
         "PYTHONPATH": os.pathsep.join(paths),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",

@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(480)]
 
 HEAD = "from tests.live.leaking_replica import run_head; run_head()"
 CALLERS = 12
+BOUNDS = {"minimum": 2, "initial": 2, "maximum": 3}
 STEERING = FAST_STEERING | {
     "leaks": {
         "warmup_s": 2.0,
@@ -35,7 +36,7 @@ STEERING = FAST_STEERING | {
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptedInstance]:
     home = tmp_path_factory.mktemp("home")
-    with scripted_instance(home, replicas=2, maximum=3, steering=STEERING, head=HEAD) as instance:
+    with scripted_instance(home, replicas=BOUNDS, steering=STEERING, head=HEAD) as instance:
         yield instance
 
 

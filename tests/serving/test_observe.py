@@ -5,7 +5,7 @@ import pytest
 
 from serving.keeper.account import Kept, ReplicaUse
 from serving.messages import GatewayReport, PoolLoad
-from serving.observe import FORGET_AFTER_S, Heard, in_public, snapshot
+from serving.observe import FORGET_AFTER_S, Heard, Moving, in_public, snapshot
 from serving.scaler import DeploymentState, ServeReplica
 from tests.serving.fakes import report
 
@@ -149,3 +149,14 @@ def test_a_replica_carries_what_keepers_and_gateways_know_of_it() -> None:
     assert (a.host_bytes, a.device_bytes, a.device_fault, a.in_flight) == (5, 6, "GPU 0: lost", 4)
     assert (math.isnan(b.host_bytes), b.device_fault, b.in_flight) == (True, "", 0)
     assert pool.unmet == "no room"
+
+
+def test_replicas_of_a_pools_next_layout_are_routed_to_once_they_are_proven() -> None:
+    old = replace(state("main", target=1, running=1, starting=0), answering=frozenset({"old"}))
+    heard = Heard(
+        replicas={name: report(name, sent_s=100) for name in ("old", "new", "unproven")},
+        deployments={"main": old},
+        deployments_s=100,
+        moving={"main": Moving(answering=frozenset({"new"}), worth=1, why="it moves to TP2")},
+    )
+    assert {r.replica_id for r in heard.answering(100) or ()} == {"old", "new"}

@@ -1,0 +1,219 @@
+"""The layout changes while callers are served: nothing is lost, and what fails leads back.
+
+The engines are scripted, everything else is real; `test_replan_engines.py` has real ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from serving import layout_desk
+from tests.live.instance import until
+from tests.live.scripted_engine import Pace, said, text
+from tests.live.scripted_instance import MODEL, ScriptedInstance, scripted_instance
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
+
+BOUNDS = {"minimum": 1, "initial": 2, "maximum": 4}  # four cores, as Ray sees it
+STREAMS, SHORT = 6, 4
+TOKENS = 60
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptedInstance]:
+    steering = {"down_delay_s": 3600.0, "to_zero_delay_s": 3600.0, "replan": {"canary_s": 20.0}}
+    home = tmp_path_factory.mktemp("home")
+    with scripted_instance(home, replicas=BOUNDS, steering=steering) as instance:
+        yield instance
+
+
+class Callers:
+    """Streams and short requests without a break; each answer is compared token for token."""
+
+    def __init__(self, url: str) -> None:
+        self._url, self._stop = url, False
+        self.answered = 0
+        self.lost: list[str] = []
+
+    def stop(self) -> None:
+        self._stop = True
+
+    def run(self) -> None:
+        asyncio.run(self._run())
+
+    async def _run(self) -> None:
+        async with httpx.AsyncClient(base_url=self._url, timeout=120.0) as client:
+            kinds = [True] * STREAMS + [False] * SHORT
+            await asyncio.gather(
+                *(self._ask_on(client, n, stream=stream) for n, stream in enumerate(kinds))
+            )
+
+    async def _ask_on(self, client: httpx.AsyncClient, number: int, *, stream: bool) -> None:
+        pace = Pace(token_s=0.1 if stream else 0.0)
+        body = {
+            "model": MODEL,
+            "prompt": f"caller {number}",
+            "max_tokens": TOKENS if stream else 2,
+            "user": pace.user(),
+            "stream": stream,
+        }
+        expected = text(said([ord(letter) for letter in body["prompt"]], body["max_tokens"]))
+        while not self._stop:
+            got = await self._answer(client, body)
+            if got == expected:
+                self.answered += 1
+            else:
+                self.lost.append(got)
+            await asyncio.sleep(0.05)
+
+    async def _answer(self, client: httpx.AsyncClient, body: dict[str, Any]) -> str:
+        try:
+            response = await client.post("/v1/completions", json=body)
+        except httpx.HTTPError as error:
+            return repr(error)
+        if response.status_code != 200:
+            return response.text
+        if not body["stream"]:
+            return str(response.json()["choices"][0]["text"])
+        events = [line.removeprefix("data: ") for line in response.text.splitlines() if line]
+        if events[-1] != "[DONE]":
+            return response.text
+        return "".join(json.loads(event)["choices"][0]["text"] for event in events[:-1])
+
+
+@contextmanager
+def under_load(service: ScriptedInstance) -> Iterator[Callers]:
+    callers = Callers(service.url)
+    thread = threading.Thread(target=callers.run)
+    thread.start()
+    try:
+        until(lambda: callers.answered > SHORT, limit_s=60, what="callers are answered")
+        yield callers
+        before = callers.answered
+        until(lambda: callers.answered > before + STREAMS + SHORT, limit_s=60, what="still are")
+    finally:
+        callers.stop()
+        thread.join(timeout=60)
+    print(f"{callers.answered} answers, {len(callers.lost)} lost")
+    assert callers.lost == []
+
+
+def plan_like(service: ScriptedInstance, path: Path, *, tp: int = 2, **engine_args: Any) -> Path:
+    plan = json.loads(service.state.plan_path.read_text())
+    (pool,) = plan["pools"]
+    pool["layout"] |= {"tp": tp, "moe_tp": tp, "max_num_seqs": 35 * tp}
+    pool["engine_args"] |= {"tensor_parallel_size": tp, "max_num_seqs": 35 * tp, **engine_args}
+    pool["replicas"] = {"minimum": 1, "initial": 1, "maximum": 4 // tp}
+    path.write_text(json.dumps(plan))
+    return path
+
+
+def layout(service: ScriptedInstance) -> str:
+    return str(service.status()["replan"]["layouts"]["main"])
+
+
+@pytest.mark.parametrize("fault", ["start", "mute"])
+def test_a_layout_that_does_not_answer_is_given_up(
+    service: ScriptedInstance, tmp_path: Path, fault: str
+) -> None:
+    before = service.state.plan_path.read_text()
+    plan = plan_like(service, tmp_path / "plan.json", scripted_fault=fault)
+    with under_load(service):
+        moved = service.command("replan", "--plan", str(plan))
+    print(moved.stdout, moved.stderr)
+    assert moved.returncode == 4
+    assert "rolled back" in moved.stderr
+    assert ("told not to start" if fault == "start" else "told to say nothing") in moved.stderr
+    assert (service.pool("main")["ready"], layout(service)) == (2, "TP1")
+    assert service.state.plan_path.read_text() == before
+
+
+def test_streams_go_on_while_the_layout_changes(service: ScriptedInstance, tmp_path: Path) -> None:
+    plan = plan_like(service, tmp_path / "plan.json")
+    with under_load(service):
+        moved = service.command("replan", "--plan", str(plan))
+    print(moved.stdout, moved.stderr)
+    assert moved.returncode == 0, moved.stderr
+    until(lambda: layout(service) == "TP2", limit_s=20, what="status shows the layout")
+    assert service.pool("main")["ready"] == 1
+    assert "TP2" in service.command("status").stdout
+    assert json.loads(service.state.plan_path.read_text())["pools"][0]["layout"]["tp"] == 2
+    replayed = service.command("replay", str(service.state.decisions_path))
+    assert replayed.returncode == 0, replayed.stdout
+
+
+def test_what_would_be_done_is_shown_and_not_done(
+    service: ScriptedInstance, tmp_path: Path
+) -> None:
+    plan = plan_like(service, tmp_path / "plan.json", tp=1)
+    shown = service.command("replan", "--plan", str(plan), "--dry-run")
+    print(shown.stdout, shown.stderr)
+    assert shown.returncode == 0, shown.stderr
+    assert "start 1 replica(s) of the new layout" in shown.stdout
+    assert layout(service) == "TP2"
+    searched = service.command("replan", "--dry-run")
+    print(searched.stdout, searched.stderr)
+    assert searched.returncode == 0, searched.stderr
+    assert "prompt tokens" in searched.stdout
+    assert "found: TP" in searched.stdout
+
+
+def test_the_only_replica_is_not_given_up_for_one_that_has_no_room(
+    service: ScriptedInstance, tmp_path: Path
+) -> None:
+    plan = plan_like(service, tmp_path / "plan.json", tp=4)
+    with under_load(service):
+        refused = service.command("replan", "--plan", str(plan))
+    assert refused.returncode == 2
+    assert "no room beside the 1 old replica" in refused.stderr
+    assert "--allow-below-floor" in refused.stderr
+
+
+def test_a_move_through_a_gap_goes_on_when_its_controller_is_killed(
+    service: ScriptedInstance, tmp_path: Path
+) -> None:
+    plan = plan_like(service, tmp_path / "plan.json", tp=4, scripted_start_s=8.0)
+
+    def kill_controller() -> None:
+        until(lambda: "start 1" in doing(service), limit_s=60, what="the new replica is asked for")
+        until(lambda: "main-3" in serve_apps(service), limit_s=60, what="Serve knows of it")
+        for process in psutil.Process(service.state.head().pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if "ControllerActor" in " ".join(process.cmdline()):
+                    process.kill()
+
+    killer = threading.Thread(target=kill_controller)
+    with under_load(service):
+        killer.start()
+        moved = service.command("replan", "--plan", str(plan), "--allow-below-floor")
+        killer.join()
+    print(moved.stdout, moved.stderr)
+    assert moved.returncode == 0, moved.stderr
+    until(lambda: layout(service) == "TP4", limit_s=20, what="status shows the layout")
+    assert "main-2" not in serve_apps(service)
+    replayed = service.command("replay", str(service.state.decisions_path))
+    assert replayed.returncode == 0, replayed.stdout
+
+
+def doing(service: ScriptedInstance) -> str:
+    move = layout_desk.move(service.state)
+    return "" if move is None else str(move["doing"])
+
+
+def serve_apps(service: ScriptedInstance) -> str:
+    """The applications that Serve has."""
+    token = Path.home() / ".ray" / "auth_token"
+    headers = {"Authorization": f"Bearer {token.read_text().strip()}"} if token.is_file() else {}
+    url = f"http://{service.progress()['dashboard']}/api/serve/applications/"
+    return ", ".join(httpx.get(url, headers=headers, timeout=30.0).json()["applications"])
