@@ -37,11 +37,11 @@ LEAST_JUDGED = 20
 class Price:
     """What a forecast is turned into: replicas of one pool, and what they cost.
 
-    `capacity_tokens_per_s`: of a replica. `utilisation`: of it that is planned for. `hold_s`: for
+    `capacity`: load that a replica carries. `utilisation`: of it that is planned for. `hold_s`: for
     how long a replica stays that is no longer wanted. `shortage_weight`: see the module.
     """
 
-    capacity_tokens_per_s: float
+    capacity: float
     utilisation: float
     minimum: int
     maximum: int
@@ -49,15 +49,15 @@ class Price:
     shortage_weight: float
 
     def wanted(self, forecast: float) -> float:
-        """Replicas for a forecast of tokens/s; NaN for NaN."""
+        """Replicas for a forecast; NaN for NaN."""
         if math.isnan(forecast):
             return math.nan
-        need = math.ceil(forecast / (self.utilisation * self.capacity_tokens_per_s))
+        need = math.ceil(forecast / (self.utilisation * self.capacity))
         return float(clamp(need, minimum=self.minimum, maximum=self.maximum))
 
     def loss(self, paid: float, actual: float) -> float:
-        """Replicas paid for and the weighted shortage of replicas under `actual` tokens/s."""
-        short = max(0.0, actual / self.capacity_tokens_per_s - paid)
+        """Replicas paid for and the weighted shortage of replicas under the `actual` load."""
+        short = max(0.0, actual / self.capacity - paid)
         return paid + self.shortage_weight * short
 
 

@@ -136,7 +136,7 @@ def _observe(pool: PoolState, view: PoolView, *, params: ControllerParams) -> Po
     seen = observe(
         pool.forecast,
         observed_s=view.load.observed_s,
-        tokens_per_s=view.load.arrival_tokens_per_s,
+        load=view.load.arrival_tokens_per_s,
         horizon_s=_horizon_s(view.pool, params),
         price=_price(view.pool, params),
         params=params.forecast,
@@ -154,7 +154,7 @@ def _horizon_s(pool: PoolParams, params: ControllerParams) -> float:
 
 def _price(pool: PoolParams, params: ControllerParams) -> Price:
     return Price(
-        capacity_tokens_per_s=pool.capacity_tokens_per_s,
+        capacity=pool.capacity_tokens_per_s,
         utilisation=params.scaling.target_utilisation,
         minimum=pool.minimum,
         maximum=pool.maximum,

@@ -45,7 +45,7 @@ def observe(
     state: ForecastState,
     *,
     observed_s: float,
-    tokens_per_s: float,
+    load: float,
     horizon_s: float,
     price: Price,
     params: ForecastParams,
@@ -54,7 +54,7 @@ def observe(
     history = remember(
         state.history,
         observed_s,
-        tokens_per_s,
+        load,
         recent_s=params.recent_s,
         keep_s=params.history_s,
     )
@@ -67,7 +67,7 @@ def observe(
 
 
 def forecast(state: ForecastState, horizon_s: float, params: ForecastParams) -> float | None:
-    """Predicted tokens/s at `horizon_s` after the newest point. None: nothing was ever observed.
+    """Predicted load at `horizon_s` after the newest point. None: nothing was ever observed.
 
     Where the method fails, the newest observation.
     """

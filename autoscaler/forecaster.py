@@ -21,7 +21,7 @@ DIGITS = 6
 
 @dataclass(frozen=True, kw_only=True)
 class Forecaster:
-    """`predict(history, horizon_s, coefficients)`: tokens/s `horizon_s` after the newest point.
+    """`predict(history, horizon_s, coefficients)`: load `horizon_s` after the newest point.
 
     `fit(history, season_s)`: coefficients, empty as long as there is too little to estimate them
     from; None if there are none at all. `season_s` is the season the operator set, 0 if it is to

@@ -25,10 +25,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """Load of one pool, oldest first.
+    """Load that arrived at one pool, oldest first, in the unit it is observed in.
 
-    `points`: (time in s, predicted tokens/s). `minutes`: (number of the minute since time 0, mean
-    tokens/s of its points), closed minutes with at least one point. `open_sum`, `open_points`: of
+    `points`: (time in s, load). `minutes`: (number of the minute since time 0, mean load of its
+    points), closed minutes with at least one point. `open_sum`, `open_points`: of
     the minute of the newest point, which is not closed.
     """
 
@@ -44,12 +44,12 @@ class History:
 
     @property
     def newest(self) -> float:
-        """Tokens/s of the newest point. Raises IndexError where nothing was observed."""
+        """Load of the newest point. Raises IndexError where nothing was observed."""
         return self.points[-1][1]
 
 
 def remember(
-    history: History, time_s: float, tokens_per_s: float, *, recent_s: float, keep_s: float
+    history: History, time_s: float, load: float, *, recent_s: float, keep_s: float
 ) -> History:
     """`history` with one more point.
 
@@ -59,14 +59,14 @@ def remember(
     if history.points and time_s <= history.newest_s:
         return history
     first = bisect_left(history.points, -recent_s, key=lambda point: point[0] - time_s)
-    points = (*history.points[first:], (time_s, tokens_per_s))
+    points = (*history.points[first:], (time_s, load))
     minute = math.floor(time_s / MINUTE_S)
     before = math.floor(history.newest_s / MINUTE_S) if history.points else minute
     if minute == before:
         return replace(
             history,
             points=points,
-            open_sum=history.open_sum + tokens_per_s,
+            open_sum=history.open_sum + load,
             open_points=history.open_points + 1,
         )
     oldest = bisect_left(history.minutes, minute - keep_s / MINUTE_S, key=lambda row: row[0])
@@ -74,7 +74,7 @@ def remember(
     return History(
         points=points,
         minutes=(*history.minutes[oldest:], closed),
-        open_sum=tokens_per_s,
+        open_sum=load,
         open_points=1,
     )
 

@@ -9,7 +9,7 @@ from autoscaler.backtest import LEAST_JUDGED, STRIDE_S, Price, Trial, choose, ju
 from autoscaler.forecast import LAST_VALUE
 
 PRICE = Price(
-    capacity_tokens_per_s=1000.0,
+    capacity=1000.0,
     utilisation=0.8,
     minimum=1,
     maximum=50,
