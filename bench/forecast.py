@@ -10,7 +10,8 @@ tiers are off. Told more or less of a replica's capacity than it has, each forec
 several costs; the table reads off the curve from replica-hours to attainment what 99 % and 95 %
 cost. "as told": what it does where the capacity is told right.
 
-The first tenth of a run, at most an hour, counts nowhere. --quick: two traces, one cold start.
+The first ten minutes count nowhere, nor does the first day of several. --quick: two traces, one
+cold start.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ WINDOWS = {"servegen m-large": "servegen_language_m-large_10min.csv"}
 MADE_UP = "made-up day"
 
 # What a replica delivers over what the controller is told.
-DELIVERED = (1.6, 1.25, 1.0, 0.85, 0.7, 0.6, 0.5)
+DELIVERED = (2.0, 1.4, 1.0, 0.8, 0.65, 0.5)
 BUSIEST = 20.0
 WAIT_S = 0.5
 HOLDS_S = 8.0  # residence of a token in a full replica
@@ -60,11 +61,15 @@ Load = Callable[[float], float]
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """Predicted tokens/s, a value per `step_s`; how finely it is played follows its length."""
+    """Predicted tokens/s, a value per `step_s`; how finely it is played follows its length.
+
+    `season_s`: as an operator would set it, 0 in an hour's trace.
+    """
 
     name: str
     step_s: float
     tokens_per_s: Floats
+    season_s: float = 0.0
 
     @property
     def duration_s(self) -> float:
@@ -74,7 +79,7 @@ class Traffic:
     @property
     def tick_s(self) -> float:
         """Of the controller: coarser for days."""
-        return 2.0 if self.duration_s < DAY_S / 2 else 10.0
+        return 2.0 if self.duration_s < DAY_S / 2 else 20.0
 
     @property
     def busiest(self) -> float:
@@ -132,7 +137,7 @@ def _requests(name: str, path: Path) -> Traffic:
 
 
 def _windows(name: str, path: Path, days: float) -> Traffic:
-    """Rates of ten minutes, joined by lines, times noise: arrivals with their variation."""
+    """Rates of ten minutes, joined by lines, times noise: of arrivals with their variation."""
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))[: round(days * DAY_S / WINDOW_S)]
     rates = np.array([float(row["total_rate_rps"]) for row in rows])
@@ -143,13 +148,15 @@ def _windows(name: str, path: Path, days: float) -> Traffic:
     step_s = 10.0
     times = (np.arange(len(rows)) + 0.5) * WINDOW_S
     at = (np.arange(round(len(rows) * WINDOW_S / step_s)) + 0.5) * step_s
-    means = np.interp(at, times, 1.2 * rates * lengths)
-    spread = np.sqrt(
-        (1.0 + np.interp(at, times, cvs) ** 2) / (np.interp(at, times, rates) * step_s)
-    )
-    shape = 1.0 / spread**2
+    requests = np.interp(at, times, rates) * step_s
+    shape = requests / (1.0 + np.interp(at, times, cvs) ** 2)
     noise = np.random.default_rng(0).gamma(shape) / shape
-    return Traffic(name=name, step_s=step_s, tokens_per_s=means * noise)
+    return Traffic(
+        name=name,
+        step_s=step_s,
+        season_s=DAY_S,
+        tokens_per_s=np.interp(at, times, 1.2 * rates * lengths) * noise,
+    )
 
 
 def _made_up() -> Traffic:
@@ -160,6 +167,7 @@ def _made_up() -> Traffic:
     return Traffic(
         name=MADE_UP,
         step_s=step_s,
+        season_s=DAY_S,
         tokens_per_s=1000.0 * day * np.random.default_rng(0).gamma(50.0, 1 / 50.0, at.size),
     )
 
@@ -191,7 +199,11 @@ def play(traffic: Traffic, *, method: str, cold_start_s: float, delivered: float
         ),
         scaling=ScalingParams(down_delay_s=60.0),
         tiers=never,
-        forecast=ForecastParams(method=method, refit_s=300.0 if tick_s < 10.0 else 1800.0),
+        forecast=ForecastParams(
+            method=method,
+            refit_s=300.0 if tick_s < 10.0 else 1800.0,
+            season_s=traffic.season_s,
+        ),
         tick_s=tick_s,
         stale_after_s=max(10.0, 3 * tick_s),
     )
@@ -201,20 +213,20 @@ def play(traffic: Traffic, *, method: str, cold_start_s: float, delivered: float
         dt_s=tick_s / 4,
         delivered=delivered,
     )
-    return outcome(run(params, scenario).samples, capacity=capacity, tick_s=tick_s)
+    skipped = round(max(600.0, traffic.season_s) / tick_s)
+    samples = run(params, scenario).samples[skipped:]
+    return outcome(samples, capacity=capacity, tick_s=tick_s)
 
 
 def outcome(samples: Sequence[Sample], *, capacity: float, tick_s: float) -> Outcome:
-    skipped = min(len(samples) // 10, round(3600.0 / tick_s))
-    counted = samples[skipped:]
-    offered = sum(s.offered_tokens_per_s for s in counted)
+    offered = sum(s.offered_tokens_per_s for s in samples)
     good = sum(
         s.offered_tokens_per_s
-        for s in counted
+        for s in samples
         if s.queued_tokens["main"] <= WAIT_S * s.ready["main"] * capacity
     )
-    targets = [s.target["main"] for s in counted]
-    hours = len(counted) * tick_s / 3600.0
+    targets = [s.target["main"] for s in samples]
+    hours = len(samples) * tick_s / 3600.0
     return Outcome(
         attainment=good / offered,
         replica_hours=sum(targets) * tick_s / 3600.0,
@@ -261,7 +273,9 @@ def main() -> None:
     known = (*REQUESTS, *WINDOWS, MADE_UP)
     parser.add_argument("--trace", nargs="*", choices=known, help="default: all")
     parser.add_argument("--cold-start", nargs="*", type=float, default=[60.0, 180.0])
-    parser.add_argument("--days", type=float, default=7.0, help="of ServeGen's fourteen")
+    parser.add_argument("--days", type=float, default=3.0, help="of ServeGen's fourteen")
+    everyone = (*forecast.methods(), ORACLE)
+    parser.add_argument("--method", nargs="*", choices=everyone, default=everyone)
     arguments = parser.parse_args()
     names = arguments.trace or (("azure conversation", "mooncake") if arguments.quick else known)
     starts = arguments.cold_start[:1] if arguments.quick else arguments.cold_start
@@ -273,7 +287,7 @@ def main() -> None:
     )
     for traffic in traffics(names, arguments.days):
         for start_s in starts:
-            for row in compare(traffic, start_s, (*forecast.methods(), ORACLE)):
+            for row in compare(traffic, start_s, arguments.method):
                 rows.append(row)
                 told = row.as_told
                 print(
