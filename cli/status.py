@@ -65,7 +65,7 @@ def _show(status: dict[str, Any], progress: Progress, *, console: Console, as_js
     pools = table(
         "pools",
         *("pool", "desired", "target", "ready", "pending", "bounds", "queued", "oldest wait s"),
-        *("in flight tok", "arriving tok/s", "forecast tok/s"),
+        *("in flight tok", "arriving tok/s", "forecast tok/s", "by"),
     )
     for pool in status["pools"]:
         load = pool["load"] or {}
@@ -78,6 +78,7 @@ def _show(status: dict[str, Any], progress: Progress, *, console: Console, as_js
             _text(load.get("in_flight_tokens")),
             _text(load.get("arrival_tokens_per_s")),
             _text(pool["forecast_tokens_per_s"]),
+            pool.get("forecaster") or "-",
         )
     console.print(pools)
     replicas = table("replicas", "replica", "pool", "running", "waiting", "KV used", "pid", "up s")
