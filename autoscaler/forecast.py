@@ -1,6 +1,6 @@
 """How much load will arrive when a replica asked for now is ready?
 
-`FORECASTERS` predict load `horizon_s` after the newest point of a pool's history; the horizon
+`FORECASTERS` predict the load `horizon_s` after the newest point of a pool's history; the horizon
 is the pool's cold start plus one tick. Last value is the baseline every other one has to beat on
 replica-hours at equal SLO attainment; `auto` chooses among all of them by what they would have
 cost (`autoscaler.backtest`).
@@ -75,7 +75,7 @@ def fit(method: str, history: History, *, season_s: float) -> Coefficients | Non
 def predict(
     method: str, history: History, horizon_s: float, coefficients: Coefficients | None
 ) -> float:
-    """Tokens/s >= 0 at `horizon_s`; NaN if `method` fails or its fit did (coefficients None)."""
+    """Load >= 0 at `horizon_s`; NaN if `method` fails or its fit did (coefficients None)."""
     if coefficients is None:
         return math.nan
     try:

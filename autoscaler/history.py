@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """Load of one pool, oldest first.
+    """Load that arrived at one pool, oldest first, in the unit it is observed in.
 
     `points`: (time in s, load in replicas that it keeps busy). `minutes`: (number of the minute
     since time 0, mean load of its points), closed minutes with at least one point. `open_sum`,
@@ -44,7 +44,7 @@ class History:
 
     @property
     def newest(self) -> float:
-        """Tokens/s of the newest point. Raises IndexError where nothing was observed."""
+        """Load of the newest point. Raises IndexError where nothing was observed."""
         return self.points[-1][1]
 
 

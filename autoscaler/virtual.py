@@ -49,7 +49,8 @@ class Scenario:
     """`arrival_tokens_per_s`: offered predicted tokens/s at a time, before any tier acts.
 
     `dt_s`: step of the fluid model. `blind`: (from, to) during which no observation is made.
-    `by_hand`: (time, pool, replicas) somebody else sets, in order of time.
+    `by_hand`: (time, pool, replicas) somebody else sets, in order of time. `delivered`: what a
+    replica carries over what the parameters say it does.
     """
 
     duration_s: float
@@ -58,10 +59,12 @@ class Scenario:
     dt_s: float = 0.25
     blind: tuple[tuple[float, float], ...] = ()
     by_hand: tuple[tuple[float, str, int], ...] = ()
+    delivered: float = 1.0
 
     def __post_init__(self) -> None:
         above("scenario.duration_s", self.duration_s, 0.0)
         above("scenario.dt_s", self.dt_s, 0.0)
+        above("scenario.delivered", self.delivered, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +104,7 @@ def run(params: ControllerParams, scenario: Scenario) -> VirtualRun:
         field="scenario.dt_s",
         problem=f"is {scenario.dt_s}, longer than a tick ({params.tick_s} s).",
     )
-    pools = {pool.pool: _new(pool) for pool in params.pools}
+    pools = {pool.pool: _new(pool, delivered=scenario.delivered) for pool in params.pools}
     by_hand = [(at_s, params.pool(name).pool, n) for at_s, name, n in scenario.by_hand]
     state = ControllerState()
     records: list[Record] = [Header(params=params)]
@@ -151,10 +154,10 @@ def run(params: ControllerParams, scenario: Scenario) -> VirtualRun:
     return VirtualRun(records=tuple(records), samples=tuple(samples), pools=pools)
 
 
-def _new(pool: PoolParams) -> FluidPool:
+def _new(pool: PoolParams, *, delivered: float) -> FluidPool:
     spec = FluidSpec(
-        capacity_tokens_per_s=pool.capacity_tokens_per_s,
-        capacity_in_flight_tokens=pool.capacity_in_flight_tokens,
+        capacity_tokens_per_s=delivered * pool.capacity_tokens_per_s,
+        capacity_in_flight_tokens=delivered * pool.capacity_in_flight_tokens,
         cold_start_s=pool.cold_start_s,
     )
     return FluidPool(spec=spec, ready=pool.minimum)

@@ -1,17 +1,24 @@
-"""`shardwise replay`: does the controller still decide what a log says it decided?
+"""`shardwise replay`: does the controller still decide what a log says, and what would another do?
 
-Exit code 0: identical. 1: some tick differs. 2: the file is no decision log.
+Without `--policy`, exit code 0: identical, 1: some tick differs. With it 0, whatever it would have
+done. 2 in both cases: the file is no decision log, or a name or setting is wrong.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from autoscaler.closed_loop import closed_loop
+from autoscaler.forecast import methods
+from autoscaler.need import SCALING_POLICIES
 from autoscaler.replay import Difference, replay
-from autoscaler.snapshot import Decision
+from autoscaler.what_if import runs_of, what_if
+from cli.other_policy import change_of
+from cli.replay_report import decisions_text, print_what_if
 from cluster.errors import ConfigError
 
 
@@ -20,10 +27,21 @@ def command(
     limit: Annotated[
         int, typer.Option(min=0, help="How many differing ticks to print, the first ones.")
     ] = 10,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            help="What would this one have done? A forecaster "
+            f"({', '.join(methods())}), a scaling policy ({', '.join(SCALING_POLICIES)}), or a "
+            "YAML file of steering settings."
+        ),
+    ] = None,
 ) -> None:
     """Run a recorded decision log through the controller again and compare."""
     try:
         with log.open(encoding="utf-8") as lines:
+            if policy is not None:
+                _compare(log, lines, policy, limit=limit)
+                return
             result = replay(lines, source=str(log))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
@@ -45,19 +63,23 @@ def command(
         raise typer.Exit(1)
 
 
+def _compare(log: Path, lines: Iterable[str], policy: str, *, limit: int) -> None:
+    change = change_of(policy)
+    runs = runs_of(lines, source=str(log))
+    typer.echo(f"{log}: {sum(len(run.ticks) for run in runs)} ticks, {len(runs)} run(s)")
+    print_what_if(
+        what_if(runs, change, source=str(log)),
+        closed_loop(runs, change),
+        policy=policy,
+        limit=limit,
+    )
+
+
 def _print(difference: Difference) -> None:
     typer.echo(f"line {difference.line}, t = {difference.now_s:.3f} s")
-    for sign, decisions, tier in (
-        ("-", difference.recorded, difference.recorded_tier),
-        ("+", difference.replayed, difference.replayed_tier),
+    for sign, what, decisions, tier in (
+        ("-", "recorded", difference.recorded, difference.recorded_tier),
+        ("+", "replayed", difference.replayed, difference.replayed_tier),
     ):
-        what = "recorded" if sign == "-" else "replayed"
-        typer.echo(f"  {sign} {what}: tier {tier.name}, {len(decisions)} decision(s)")
-        for decision in decisions:
-            typer.echo(f"  {sign}   {_describe(decision)}")
-
-
-def _describe(decision: Decision) -> str:
-    numbers = ", ".join(f"{name} {value:.6g}" for name, value in decision.numbers)
-    text = f"{decision.action.value} {decision.pool} {decision.value}: {decision.reason}"
-    return f"{text} ({numbers})" if numbers else text
+        for line in decisions_text(sign, what, decisions, tier):
+            typer.echo(line)

@@ -68,7 +68,7 @@ def _show(status: dict[str, Any], progress: Progress, *, console: Console, as_js
         "pools",
         *("pool", "layout", "desired", "target", "ready", "pending", "bounds", "queued"),
         *("oldest wait s", "in flight tok", "arriving tok/s", "keeps busy", "forecast"),
-        "measured/planned",
+        *("by", "measured/planned"),
     )
     replan = status["replan"]
     for pool in status["pools"]:
@@ -84,6 +84,7 @@ def _show(status: dict[str, Any], progress: Progress, *, console: Console, as_js
             _text(load.get("arrival_tokens_per_s")),
             _text(load.get("arrival_work"), places=2),
             _text(pool["forecast"], places=2),
+            pool["forecaster"] or "-",
             _text(pool["delivered"], places=2),
         )
     console.print(pools)

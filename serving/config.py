@@ -7,7 +7,7 @@ known is an error that names it.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import yaml
 from pydantic import Field, ValidationError, field_validator
@@ -17,6 +17,8 @@ from cluster.lengths.predictors import PREDICTORS
 from serving.config_section import Section
 from serving.long_input.policies import CHOICES, REJECT
 from serving.steering_config import SteeringSection
+
+_Section = TypeVar("_Section", bound=Section)
 
 
 class HttpSection(Section):
@@ -161,6 +163,21 @@ def load_serve_config(path: Path | None) -> ServeConfig:
     """Read a configuration file; None gives the defaults. Raises ConfigError."""
     if path is None:
         return ServeConfig()
+    return _validated(ServeConfig, _sections(path), source=path)
+
+
+def load_steering(path: Path) -> SteeringSection:
+    """The steering settings of a configuration file, or of one that holds nothing else.
+
+    Raises ConfigError.
+    """
+    data = _sections(path)
+    if data.keys() & ServeConfig.model_fields.keys():
+        return _validated(ServeConfig, data, source=path).steering
+    return _validated(SteeringSection, data, source=path)
+
+
+def _sections(path: Path) -> dict[Any, Any]:
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -168,7 +185,7 @@ def load_serve_config(path: Path | None) -> ServeConfig:
             source=str(path), field="", problem=f"cannot be read ({error})."
         ) from error
     if data is None:
-        return ServeConfig()
+        return {}
     if not isinstance(data, dict):
         raise ConfigError(
             source=str(path),
@@ -176,12 +193,16 @@ def load_serve_config(path: Path | None) -> ServeConfig:
             problem=f"holds a {type(data).__name__}, not sections.",
             fix=f"write sections {', '.join(ServeConfig.model_fields)} (docs/operations.md).",
         )
+    return data
+
+
+def _validated(section: type[_Section], data: dict[Any, Any], *, source: Path) -> _Section:
     try:
-        return ServeConfig.model_validate(data)
+        return section.model_validate(data)
     except ValidationError as error:
         first = error.errors()[0]
         raise ConfigError(
-            source=str(path),
+            source=str(source),
             field=".".join(str(part) for part in first["loc"]),
             problem=f"{first['msg']} ({error.error_count()} problem(s) in all).",
             fix="docs/operations.md lists every field.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field
@@ -56,8 +57,15 @@ class SteeringSection(Section):
 
 def controller_params(plan: Plan, steering: SteeringSection) -> ControllerParams:
     """Steering parameters of a plan: bounds and capacities from the pools, the rest as set."""
+    pools = tuple(_pool_params(pool, plan=plan, steering=steering) for pool in plan.pools)
+    params = steering_params(pools, steering)
+    return replace(params, replan=_replan_params(plan, steering.replan))
+
+
+def steering_params(pools: tuple[PoolParams, ...], steering: SteeringSection) -> ControllerParams:
+    """Steering parameters of pools whose capacities are known, the rest as set."""
     return ControllerParams(
-        pools=tuple(_pool_params(pool, plan=plan, steering=steering) for pool in plan.pools),
+        pools=pools,
         forecast=forecast_params(steering.forecast),
         scaling=ScalingParams(
             policy=steering.policy,
@@ -76,7 +84,6 @@ def controller_params(plan: Plan, steering: SteeringSection) -> ControllerParams
         ),
         delivery=steering.delivery.params(),
         leaks=leak_params(steering.leaks),
-        replan=_replan_params(plan, steering.replan),
         mode=Mode(steering.mode),
         tick_s=steering.tick_s,
         stale_after_s=max(10.0, 3.0 * steering.tick_s),

@@ -17,7 +17,7 @@ from cluster.model.plan import (
     WorkloadSection,
 )
 from cluster.pool_capacity import in_flight_tokens, request_tokens
-from serving.config import ServeConfig, load_serve_config
+from serving.config import ServeConfig, load_serve_config, load_steering
 from serving.steering_config import SteeringSection, controller_params
 
 
@@ -154,6 +154,11 @@ def test_forecast_settings_reach_the_controller(tmp_path: Path) -> None:
     text = "steering:\n  forecast:\n    method: auto\n    refit_s: 120\n"
     found = controller_params(plan(), load_serve_config(written(tmp_path, text)).steering).forecast
     assert (found.method, found.refit_s) == ("auto", 120.0)
+
+
+@pytest.mark.parametrize("text", ["tick_s: 3\n", "http: {}\nsteering:\n  tick_s: 3\n"])
+def test_steering_is_read_alone_or_from_a_whole_configuration(tmp_path: Path, text: str) -> None:
+    assert load_steering(written(tmp_path, text)).tick_s == 3.0
 
 
 @pytest.mark.parametrize("access", ["ray", "stdout", "/var/log/access.jsonl", None])
