@@ -117,6 +117,7 @@ class Service:
         self.door.charged_elsewhere(directive.charged)
         if directive.replicas is None:
             return  # those known before stay in use
+        self.metrics.started(directive.replicas)
         for front in self._fronts.values():
             front.link.observe(directive.replicas)
             front.dispatcher.observe(directive.replicas, directive.elsewhere)

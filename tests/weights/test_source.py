@@ -1,0 +1,124 @@
+"""Where a replica's model comes from: this node, another node, the hub, in this order."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from cluster.errors import UnavailableError
+from serving.weights import hub
+from serving.weights.claims import HOLDS_FOR_S, Claims
+from serving.weights.read_ahead import read_ahead
+from serving.weights.source import Wanted, bring, find_here
+from tests.weights.nodes import KEY, Nodes, OthersOf, contents, model
+
+HUB = Wanted(key=KEY, source="org/model")
+
+
+@dataclass
+class Hub:
+    """In the place of the hub: whoever downloads gets a snapshot of its own."""
+
+    root: Path
+    downloads: list[str] = field(default_factory=list)
+
+    def download(self, repository: str, *, revision: str | None) -> Path:
+        self.downloads.append(repository)
+        time.sleep(0.3)
+        return model(self.root / f"snapshot-{len(self.downloads)}")
+
+
+@pytest.fixture
+def origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    made = Hub(tmp_path)
+    monkeypatch.setattr(hub, "download", made.download)
+    return made
+
+
+async def replica(nodes: Nodes, node: str, wanted: Wanted) -> Path:
+    """As a replica on this node does."""
+    if node not in nodes.stores:
+        nodes.add(node)
+    found = await bring(
+        wanted,
+        fellows=OthersOf(nodes, node),
+        cache=nodes.cache(node),
+        node=node,
+        patience_s=0.0,
+    )
+    if nodes.root / node not in found.parents:
+        await nodes.stores[node].hold(wanted.key, str(found))
+    return found
+
+
+async def test_a_directory_that_is_here_is_used_as_it_is(tmp_path: Path) -> None:
+    here = model(tmp_path / "here")
+    assert await find_here(Wanted(key=KEY, source=str(here))) == here
+    assert await find_here(Wanted(key=KEY, source=str(tmp_path / "elsewhere"))) is None
+
+
+async def test_a_directory_that_no_node_has_is_an_error_that_names_it(tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError, match=r"/nowhere/model is not on this node.*Fix"):
+        await replica(Nodes(tmp_path), "b", Wanted(key=KEY, source="/nowhere/model"))
+
+
+async def test_two_replicas_that_start_on_a_node_at_once_fetch_once(tmp_path: Path) -> None:
+    nodes = Nodes(tmp_path)
+    nodes.add("origin", model(tmp_path / "original"))
+    wanted = Wanted(key=KEY, source="/not/here")
+    first, second = await asyncio.gather(*(replica(nodes, "b", wanted) for _ in range(2)))
+    assert first == second
+    assert nodes.read == {"origin": sum(map(len, contents(first).values()))}
+
+
+async def test_what_was_fetched_before_serves_when_nobody_is_left(tmp_path: Path) -> None:
+    nodes = Nodes(tmp_path)
+    nodes.add("origin", model(tmp_path / "original"))
+    wanted = Wanted(key=KEY, source="/not/here")
+    before = await replica(nodes, "b", wanted)
+    del nodes.stores["origin"]
+    assert await replica(nodes, "b", wanted) == before
+
+
+async def test_one_node_downloads_from_the_hub_and_the_others_fetch_from_it(
+    tmp_path: Path, origin: Hub
+) -> None:
+    nodes = Nodes(tmp_path)
+    for node in ("a", "b", "c"):
+        nodes.add(node)
+    found = await asyncio.gather(*(replica(nodes, node, HUB) for node in ("a", "b", "c")))
+    assert origin.downloads == ["org/model"]
+    assert len({str(path) for path in found}) == 3
+    assert len({tuple(sorted(contents(path).items())) for path in found}) == 1
+
+
+async def test_the_hub_helps_where_a_transfer_cannot_be_finished(
+    tmp_path: Path, origin: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*args: object, **kwargs: object) -> None:
+        raise UnavailableError("the peers are gone.")
+
+    monkeypatch.setattr("serving.weights.source.fetch", broken)
+    await replica(Nodes(tmp_path), "a", HUB)
+    assert origin.downloads == ["org/model"]
+
+
+def test_a_download_is_another_nodes_once_its_claim_is_not_renewed() -> None:
+    claims = Claims()
+    assert claims.claim("m", "a", now_s=0.0)
+    assert not claims.claim("m", "b", now_s=1.0)
+    assert claims.claim("other", "b", now_s=1.0)
+    assert claims.claim("m", "a", now_s=10.0)
+    assert not claims.claim("m", "b", now_s=10.0 + HOLDS_FOR_S - 0.1)
+    assert claims.claim("m", "b", now_s=10.0 + HOLDS_FOR_S)
+    assert not claims.claim("m", "a", now_s=10.0 + HOLDS_FOR_S)
+
+
+def test_what_would_not_stay_in_memory_is_not_read_ahead(tmp_path: Path) -> None:
+    directory = model(tmp_path / "model", shards=2, size=1000)
+    assert read_ahead(directory, available=100_000) is not None
+    assert read_ahead(directory, available=2_000) is None
