@@ -11,8 +11,10 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from serving.weights.choice import Offer
+from serving.weights.door import Read
 from serving.weights.manifest import Manifest
 from serving.weights.peers import Chunk
+from serving.weights.reader import DoorReader
 from serving.weights.spec import WeightsSpec
 from serving.weights.store import WeightStore
 
@@ -49,7 +51,8 @@ def start_store(places: Mapping[str, str | None], *, namespace: str, cache_dir: 
         num_cpus=0,
         scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
     )
-    return actor.remote(dict(places), cache_dir)
+    host = ray.util.get_node_ip_address()
+    return actor.remote(dict(places), cache_dir=cache_dir, host=host)
 
 
 def stop_stores(namespace: str) -> None:
@@ -73,6 +76,7 @@ class RayPeers:
         self._spec = spec
         self._own = store_name(this_node())
         self._stores: dict[str, Any] = {}
+        self._readers: dict[str, DoorReader] = {}
 
     async def offers(self, key: str) -> dict[str, Offer]:
         """What each has of the model; those that do not answer are left out."""
@@ -101,14 +105,26 @@ class RayPeers:
         self, peer: str, key: str, version: str, name: str, *, offset: int, length: int
     ) -> Chunk:
         """A part of a file."""
-        chunk: Chunk = await self._stores[peer].read.remote(
-            key, version, name, offset=offset, length=length, reader=self._own
-        )
-        return chunk
+        reader = self._readers.get(peer)
+        if reader is None:
+            async with asyncio.timeout(_OFFER_S):
+                reader = DoorReader(await self._stores[peer].address.remote())
+            self._readers[peer] = reader
+        try:
+            return await reader.read(Read(key, version, name, offset, length, self._own))
+        except OSError:  # it may have been started again, elsewhere
+            reader.close()
+            self._readers.pop(peer, None)
+            raise
 
     async def done(self, peer: str, key: str, name: str) -> None:
         """Nothing more is wanted of this file."""
         self._stores[peer].done.remote(key, name, self._own)
+
+    def close(self) -> None:
+        """Give up connections that are not in use."""
+        while self._readers:
+            self._readers.popitem()[1].close()
 
     async def claim(self, key: str) -> bool:
         """Whether this node is to download the model; yes if there is nobody who could say no."""

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from serving.weights.choice import Offer
 from serving.weights.manifest import Manifest
 
-Chunk = npt.NDArray[np.uint8]  # Ray moves an array between nodes without copying it in Python
+Chunk = npt.NDArray[np.uint8]
 
 
 class NotHeldError(Exception):
@@ -41,3 +41,6 @@ class Peers(Protocol):
 
     async def done(self, peer: str, key: str, name: str) -> None:
         """Nothing more is wanted of this file."""
+
+    def close(self) -> None:
+        """Give up connections that are not in use."""

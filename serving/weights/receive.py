@@ -13,7 +13,7 @@ from serving.weights.cache import PART, no_room
 from serving.weights.choice import chunks
 from serving.weights.peers import Chunk, Peers
 
-CHUNK = 32 * 1024 * 1024
+CHUNK = 8 * 1024 * 1024
 _AHEAD = 2  # chunks on their way
 _ANSWER_S = 30.0  # to a chunk
 

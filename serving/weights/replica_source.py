@@ -61,7 +61,8 @@ async def _on_this_node(wanted: Wanted, weights: WeightsSpec) -> Path:
         return found
     _go_on(_offer(weights, None))  # others take what has come already
     peers, cache = RayPeers(weights), ModelCache(_cache_root(weights), weights.key)
-    return await bring(wanted, fellows=peers, cache=cache, node=this_node())
+    with contextlib.closing(peers):
+        return await bring(wanted, fellows=peers, cache=cache, node=this_node())
 
 
 def _on_a_ranks_node(wanted: Wanted, weights: WeightsSpec) -> Path:

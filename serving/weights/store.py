@@ -1,4 +1,4 @@
-"""What does a node give to others? Files of the models it holds, in chunks, by model and name.
+"""What does a node give to others? Files of the models it holds, by model and name.
 
 Models are known by key, and only those are given out that the node's own replicas or the head have
 named; of those only the files that belong to the model. A path never comes from another node.
@@ -7,19 +7,17 @@ named; of those only the files that belong to the model. A path never comes from
 from __future__ import annotations
 
 import asyncio
-import os
+import threading
 import time
 from pathlib import Path
-
-import numpy as np
 
 from serving.weights.cache import ModelCache, default_cache, file_digest
 from serving.weights.choice import READERS, Offer
 from serving.weights.claims import Claims
+from serving.weights.door import Address, Door, Read
 from serving.weights.manifest import Manifest, scan
-from serving.weights.peers import BusyError, Chunk, NotHeldError
+from serving.weights.peers import BusyError, NotHeldError
 
-MOST_CHUNK = 64 * 1024 * 1024
 _READS_FOR_S = 5.0  # since its last chunk
 
 
@@ -27,14 +25,22 @@ class WeightStore:
     """A node's store; Ray actor class.
 
     `places`: directories of the models it may give, by key; None: what is in the cache of it.
+    `host`: this node's address.
     """
 
-    def __init__(self, places: dict[str, str | None], cache_dir: str | None) -> None:
+    def __init__(self, places: dict[str, str | None], *, cache_dir: str | None, host: str) -> None:
         self._places = {key: _path(place) for key, place in places.items()}
         self._cache = Path(cache_dir) if cache_dir else default_cache()
         self._readers: dict[tuple[str, str, str], float] = {}
+        self._readers_lock = threading.Lock()
+        self._door = Door(host, self._find)
         self._digests: dict[tuple[str, str, str], asyncio.Task[str]] = {}
         self._claims = Claims()
+
+    def close(self) -> None:
+        """Let nobody read any more."""
+        self._door.shutdown()
+        self._door.server_close()
 
     async def hold(self, key: str, place: str | None) -> None:
         """A replica of this node has the model in a directory, or in the cache."""
@@ -62,25 +68,24 @@ class WeightStore:
             self._digests[key, version, name] = task
         return await asyncio.shield(task)
 
-    async def read(
-        self, key: str, version: str, name: str, *, offset: int, length: int, reader: str
-    ) -> Chunk:
-        """A part of a file. Raises NotHeldError, BusyError, OSError."""
-        self._admit((key, name, reader))
-        chunk = await asyncio.to_thread(
-            self._read, key, version, name, offset=offset, length=min(length, MOST_CHUNK)
-        )
-        self._readers[key, name, reader] = time.monotonic()
-        return chunk
+    async def address(self) -> Address:
+        """Where files are read."""
+        return self._door.at
 
     async def done(self, key: str, name: str, reader: str) -> None:
         """A reader has all it wanted of a file."""
-        self._readers.pop((key, name, reader), None)
+        with self._readers_lock:
+            self._readers.pop((key, name, reader), None)
 
-    def _admit(self, reading: tuple[str, str, str]) -> None:
-        if reading not in self._readers and self._count() >= READERS:
-            raise BusyError
-        self._readers[reading] = time.monotonic()
+    def _find(self, read: Read) -> Path:
+        """The file to be read from, for a reader there is time for. Called by threads."""
+        reading = (read.key, read.name, read.reader)
+        with self._readers_lock:
+            if reading not in self._readers and self._count() >= READERS:
+                raise BusyError
+            path = self._path(read.key, read.version, read.name)
+            self._readers[reading] = time.monotonic()
+        return path
 
     def _count(self) -> int:
         now_s = time.monotonic()
@@ -109,7 +114,8 @@ class WeightStore:
         return None
 
     def _offered(self, version: str, names: frozenset[str], *, origin: bool) -> Offer:
-        return Offer(version=version, files=names, origin=origin, readers=self._count())
+        with self._readers_lock:
+            return Offer(version=version, files=names, origin=origin, readers=self._count())
 
     def _manifest(self, key: str, version: str) -> Manifest:
         if key not in self._places:
@@ -140,14 +146,6 @@ class WeightStore:
         record = ModelCache(self._cache, key).record(version)
         known = None if record is None else record.digests.get(name)
         return known or file_digest(self._path(key, version, name))
-
-    def _read(self, key: str, version: str, name: str, *, offset: int, length: int) -> Chunk:
-        path = self._path(key, version, name)
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            chunk = np.empty(max(0, min(length, size - offset)), dtype=np.uint8)
-            got = os.preadv(file.fileno(), [chunk.data], offset) if chunk.size else 0
-        return chunk[:got]
 
 
 def _path(place: str | None) -> Path | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,9 +13,11 @@ import numpy as np
 from serving.weights import receive
 from serving.weights.cache import ModelCache
 from serving.weights.choice import Offer
+from serving.weights.door import Read
 from serving.weights.fetch import fetch
 from serving.weights.manifest import Manifest
 from serving.weights.peers import Chunk
+from serving.weights.reader import DoorReader
 from serving.weights.store import WeightStore
 
 KEY = "model-0"
@@ -33,21 +35,31 @@ class Nodes:
     fault: Fault = lambda peer, name, offset, chunk: chunk
     pause: Callable[[], Awaitable[None]] = field(default=lambda: asyncio.sleep(0))
 
+    def __post_init__(self) -> None:
+        self._opened: list[WeightStore] = []
+
+    def close(self) -> None:
+        for store in self._opened:
+            store.close()
+
     def cache(self, node: str) -> ModelCache:
         return ModelCache(self.root / node, KEY)
 
     def add(self, node: str, place: Path | None = None) -> None:
         here = None if place is None else str(place)
-        self.stores[node] = WeightStore({KEY: here}, str(self.root / node))
+        cache = str(self.root / node)
+        self.stores[node] = WeightStore({KEY: here}, cache_dir=cache, host="127.0.0.1")
+        self._opened.append(self.stores[node])
 
     async def fetch(self, node: str, *, patience_s: float = 2.0) -> Path | None:
         if node not in self.stores:
             self.add(node)
-        with self.cache(node).lock() as ours:
+        others = OthersOf(self, node)
+        with self.cache(node).lock() as ours, closing(others):
             assert ours
             return await fetch(
                 KEY,
-                peers=OthersOf(self, node),
+                peers=others,
                 cache=self.cache(node),
                 node=node,
                 patience_s=patience_s,
@@ -60,6 +72,7 @@ class OthersOf:
 
     nodes: Nodes
     node: str
+    readers: dict[str, DoorReader] = field(default_factory=dict)
 
     async def offers(self, key: str) -> dict[str, Offer]:
         found = {}
@@ -79,12 +92,17 @@ class OthersOf:
         self, peer: str, key: str, version: str, name: str, *, offset: int, length: int
     ) -> Chunk:
         await self.nodes.pause()
-        chunk = await self.nodes.stores[peer].read(
-            key, version, name, offset=offset, length=length, reader=self.node
-        )
+        if peer not in self.readers:
+            self.readers[peer] = DoorReader(await self.nodes.stores[peer].address())
+        read = Read(key, version, name, offset, length, self.node)
+        chunk = await self.readers[peer].read(read)
         chunk = self.nodes.fault(peer, name, offset, chunk)
         self.nodes.read[peer] = self.nodes.read.get(peer, 0) + len(chunk)
         return chunk
+
+    def close(self) -> None:
+        for reader in self.readers.values():
+            reader.close()
 
     async def done(self, peer: str, key: str, name: str) -> None:
         if peer in self.nodes.stores:

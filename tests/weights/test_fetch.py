@@ -5,22 +5,22 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from cluster.errors import UnavailableError
 from serving.weights import cache as cache_module
-from serving.weights.choice import READERS
-from serving.weights.peers import BusyError, Chunk
-from tests.weights.nodes import KEY, Nodes, contents, model, small_chunks
+from serving.weights.peers import Chunk
+from tests.weights.nodes import Nodes, contents, model, small_chunks
 
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[Nodes]:
     made = Nodes(tmp_path)
     made.add("origin", model(tmp_path / "original"))
-    with small_chunks():
+    with small_chunks(), closing(made):
         yield made
 
 
@@ -42,7 +42,8 @@ async def test_nothing_is_fetched_again_that_is_here(nodes: Nodes) -> None:
 
 
 async def test_a_model_that_nobody_has_is_not_found(tmp_path: Path) -> None:
-    assert await Nodes(tmp_path).fetch("b") is None
+    with closing(Nodes(tmp_path)) as nodes:
+        assert await nodes.fetch("b") is None
 
 
 async def test_a_model_that_was_written_anew_is_fetched_anew_and_the_old_copy_goes(
@@ -169,19 +170,3 @@ async def test_many_nodes_at_once_do_not_all_read_from_one(nodes: Nodes) -> None
     assert sum(nodes.read.values()) == 8 * total
     assert nodes.read["origin"] < 0.75 * 8 * total
     assert len(nodes.read) > 1
-
-
-async def test_a_store_turns_away_more_readers_than_it_serves_at_once(nodes: Nodes) -> None:
-    store = nodes.stores["origin"]
-    offer = await store.offer(KEY)
-    assert offer is not None
-    read = {"key": KEY, "version": offer.version, "name": "config.json"}
-    for number in range(READERS):
-        await store.read(**read, offset=0, length=1, reader=str(number))
-    again = await store.offer(KEY)
-    assert again is not None
-    assert again.readers == READERS
-    with pytest.raises(BusyError):
-        await store.read(**read, offset=0, length=1, reader="another")
-    await store.done(KEY, "config.json", "0")
-    await store.read(**read, offset=0, length=1, reader="another")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,6 +35,12 @@ class Hub:
 
 
 @pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    with closing(Nodes(tmp_path)) as made:
+        yield made
+
+
+@pytest.fixture
 def origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
     made = Hub(tmp_path)
     monkeypatch.setattr(hub, "download", made.download)
@@ -43,13 +51,10 @@ async def replica(nodes: Nodes, node: str, wanted: Wanted) -> Path:
     """As a replica on this node does."""
     if node not in nodes.stores:
         nodes.add(node)
-    found = await bring(
-        wanted,
-        fellows=OthersOf(nodes, node),
-        cache=nodes.cache(node),
-        node=node,
-        patience_s=0.0,
-    )
+    with closing(OthersOf(nodes, node)) as fellows:
+        found = await bring(
+            wanted, fellows=fellows, cache=nodes.cache(node), node=node, patience_s=0.0
+        )
     if nodes.root / node not in found.parents:
         await nodes.stores[node].hold(wanted.key, str(found))
     return found
@@ -61,23 +66,25 @@ async def test_a_directory_that_is_here_is_used_as_it_is(tmp_path: Path) -> None
     assert await find_here(Wanted(key=KEY, source=str(tmp_path / "elsewhere"))) is None
 
 
-async def test_a_directory_that_no_node_has_is_an_error_that_names_it(tmp_path: Path) -> None:
+async def test_a_directory_that_no_node_has_is_an_error_that_names_it(nodes: Nodes) -> None:
     with pytest.raises(UnavailableError, match=r"/nowhere/model is not on this node.*Fix"):
-        await replica(Nodes(tmp_path), "b", Wanted(key=KEY, source="/nowhere/model"))
+        await replica(nodes, "b", Wanted(key=KEY, source="/nowhere/model"))
 
 
-async def test_two_replicas_that_start_on_a_node_at_once_fetch_once(tmp_path: Path) -> None:
-    nodes = Nodes(tmp_path)
-    nodes.add("origin", model(tmp_path / "original"))
+async def test_two_replicas_that_start_on_a_node_at_once_fetch_once(
+    tmp_path: Path, nodes: Nodes
+) -> None:
+    nodes.add("origin", model(nodes.root / "original"))
     wanted = Wanted(key=KEY, source="/not/here")
     first, second = await asyncio.gather(*(replica(nodes, "b", wanted) for _ in range(2)))
     assert first == second
     assert nodes.read == {"origin": sum(map(len, contents(first).values()))}
 
 
-async def test_what_was_fetched_before_serves_when_nobody_is_left(tmp_path: Path) -> None:
-    nodes = Nodes(tmp_path)
-    nodes.add("origin", model(tmp_path / "original"))
+async def test_what_was_fetched_before_serves_when_nobody_is_left(
+    tmp_path: Path, nodes: Nodes
+) -> None:
+    nodes.add("origin", model(nodes.root / "original"))
     wanted = Wanted(key=KEY, source="/not/here")
     before = await replica(nodes, "b", wanted)
     del nodes.stores["origin"]
@@ -85,9 +92,8 @@ async def test_what_was_fetched_before_serves_when_nobody_is_left(tmp_path: Path
 
 
 async def test_one_node_downloads_from_the_hub_and_the_others_fetch_from_it(
-    tmp_path: Path, origin: Hub
+    nodes: Nodes, origin: Hub
 ) -> None:
-    nodes = Nodes(tmp_path)
     for node in ("a", "b", "c"):
         nodes.add(node)
     found = await asyncio.gather(*(replica(nodes, node, HUB) for node in ("a", "b", "c")))
@@ -97,13 +103,13 @@ async def test_one_node_downloads_from_the_hub_and_the_others_fetch_from_it(
 
 
 async def test_the_hub_helps_where_a_transfer_cannot_be_finished(
-    tmp_path: Path, origin: Hub, monkeypatch: pytest.MonkeyPatch
+    nodes: Nodes, origin: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(*args: object, **kwargs: object) -> None:
         raise UnavailableError("the peers are gone.")
 
     monkeypatch.setattr("serving.weights.source.fetch", broken)
-    await replica(Nodes(tmp_path), "a", HUB)
+    await replica(nodes, "a", HUB)
     assert origin.downloads == ["org/model"]
 
 
