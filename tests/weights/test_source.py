@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -128,3 +129,34 @@ def test_what_would_not_stay_in_memory_is_not_read_ahead(tmp_path: Path) -> None
     directory = model(tmp_path / "model", shards=2, size=1000)
     assert read_ahead(directory, available=100_000) is not None
     assert read_ahead(directory, available=2_000) is None
+
+
+def in_memory(path: Path) -> int:
+    """Bytes of a file that can be read without waiting for the disk."""
+    with path.open("rb") as file:
+        read = 0
+        while True:
+            try:
+                got = os.preadv(file.fileno(), [bytearray(65536)], read, os.RWF_NOWAIT)
+            except BlockingIOError:
+                return read
+            if not got:
+                return read
+            read += got
+
+
+def test_what_is_read_ahead_is_soon_in_memory(tmp_path: Path) -> None:
+    file = model(tmp_path / "model", shards=1, size=20_000_000) / "model-0.safetensors"
+    with file.open("rb") as opened:
+        os.fsync(opened.fileno())
+        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    try:
+        if in_memory(file) == 20_000_000:
+            pytest.skip("this file system's files are always in memory")
+    except OSError as error:
+        pytest.skip(f"this file system does not say what is in memory: {error}")
+    read_ahead(tmp_path / "model")
+    until_s = time.monotonic() + 60
+    while in_memory(file) < 20_000_000:
+        assert time.monotonic() < until_s
+        time.sleep(0.05)
