@@ -50,7 +50,7 @@ class Replica:
 
 @dataclass
 class Machines:
-    """Nodes by name, beside the head's that does nothing."""
+    """Nodes by name; the head's has no room for ranks."""
 
     cluster: Any
     root: Path
@@ -116,6 +116,7 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
         namespace=NAMESPACE,
         runtime_env={"env_vars": {"PYTHONPATH": str(ROOT)}},
     )
+    made.nodes["head"] = cluster.head_node
     made.add("first")
     made.add("second")
     yield made
@@ -153,7 +154,7 @@ def replica_on_both_nodes(spec: EngineSpec, *, cache_dir: Path | None) -> Iterat
 def test_a_replica_on_two_nodes_has_its_model_on_both_under_one_path(machines: Machines) -> None:
     original = model(machines.root / "ranks" / "model")
     key = model_key(str(original))
-    origin = machines.origin("first", original, key)
+    origin = machines.origin("head", original, key)
     spec = machines.spec("/not/here", key)
     with replica_on_both_nodes(spec, cache_dir=machines.root / "shared") as replica:
         found = Path(ray.get(replica.started.remote()))
