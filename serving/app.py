@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -30,6 +31,8 @@ from serving.layouts import Apps, Layouts
 from serving.messages import EngineSpec, Warmup
 from serving.sources import with_sources
 from serving.steering_config import controller_params
+from serving.weights.cluster import start_store
+from serving.weights.spec import WeightsSpec, model_key
 
 CONTROLLER = "shardwise-controller"
 # No limit in practice: the gateway's line is what holds requests back, not Serve.
@@ -40,8 +43,8 @@ _MAX_ONGOING = 4096
 class Deployment:
     """What is deployed, where. `sources`: model directory or hub id per pool.
 
-    `link_secret`: what gateways and engine replicas know, and nobody else. `engine`: what engine
-    replicas are.
+    `weights_head`: the weight store of the node that deploys. `link_secret`: what gateways and
+    engine replicas know, and nobody else. `engine`: what engine replicas are.
     """
 
     plan: Plan
@@ -52,6 +55,7 @@ class Deployment:
     dashboard_url: str
     token: str | None
     log_path: str
+    weights_head: str
     link_secret: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     engine: type[EngineReplica] = field(default_factory=lambda: EngineReplica)
 
@@ -98,6 +102,16 @@ def _keeper_spec(deployment: Deployment) -> KeeperSpec:
         orphan_grace_s=keeper.orphan_grace_s,
         placement_timeout_s=keeper.placement_timeout_s,
     )
+
+
+def start_weight_store(deployment: Deployment) -> Any:
+    """Start this node's weight store, which gives the plan's models to nodes that lack them."""
+    sources = set(deployment.sources.values())
+    places = {
+        model_key(source): source if Path(source).is_absolute() else None for source in sources
+    }
+    cache_dir = _cache_dir(deployment.config)
+    return start_store(places, namespace=deployment.namespace, cache_dir=cache_dir)
 
 
 def build(deployment: Deployment) -> serve.Application:
@@ -190,7 +204,18 @@ def _engine_spec(
         link_secret=deployment.link_secret,
         warmup=_warmup(deployment.config.warmup),
         limits=replica_limits(pool, plan=deployment.plan),
+        weights=WeightsSpec(
+            key=model_key(deployment.sources[pool.name]),
+            namespace=deployment.namespace,
+            head=deployment.weights_head,
+            cache_dir=_cache_dir(deployment.config),
+        ),
     )
+
+
+def _cache_dir(config: ServeConfig) -> str | None:
+    directory = config.weights.cache_dir
+    return None if directory is None else str(directory)
 
 
 def _warmup(section: WarmupSection) -> Warmup:

@@ -147,6 +147,23 @@ class LongInputSection(Section):
         return policy
 
 
+class WeightsSection(Section):
+    """How weights reach a node.
+
+    `cache_dir`: absolute, where a node keeps what it fetched from another; None:
+    $SHARDWISE_HOME/weights or the user's cache directory, on each node.
+    """
+
+    cache_dir: Path | None = None
+
+    @field_validator("cache_dir")
+    @classmethod
+    def _absolute(cls, path: Path | None) -> Path | None:
+        if path is not None and not path.is_absolute():
+            raise ValueError(f"'{path}' is not an absolute path; every node has it of its own")
+        return path
+
+
 class ServeConfig(Section):
     """The whole file."""
 
@@ -156,6 +173,7 @@ class ServeConfig(Section):
     warmup: WarmupSection = WarmupSection()
     logs: LogsSection = LogsSection()
     long_input: LongInputSection = LongInputSection()
+    weights: WeightsSection = WeightsSection()
     steering: SteeringSection = SteeringSection()
 
 

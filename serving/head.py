@@ -41,6 +41,7 @@ from serving.ray_cluster import end_keepers
 from serving.scaler import DeploymentState, ServeScaler
 from serving.sources import resolve_sources
 from serving.tracing import variables
+from serving.weights.cluster import stop_stores, store_name, this_node
 
 APP = "shardwise"
 NAMESPACE = "shardwise"
@@ -112,11 +113,13 @@ class Head:
             dashboard_url=f"http://{context.dashboard_url}",
             token=_auth_token(),
             log_path=str(self._instance.decisions_path.resolve()),
+            weights_head=store_name(this_node()),
         )
         if self._orders.address is not None:
             self._must_be_free()
         self._deployed = True
         app.start_controller(deployment, PoolApps(deployment=deployment))
+        app.start_weight_store(deployment)
         self._deploy(app.build(deployment))
         self._wait_until_ready()
         self._progress = replace(self._progress, phase="ready")
@@ -252,6 +255,7 @@ class Head:
                     _attempt(partial(serve.delete, name))
                 _attempt(lambda: serve.delete(APP))
                 _attempt(lambda: end_keepers(NAMESPACE))
+                _attempt(lambda: stop_stores(NAMESPACE))
             if self._orders.address is None:
                 _attempt(serve.shutdown)  # on a cluster of others, Serve is not ours to end
             _attempt(ray.shutdown)

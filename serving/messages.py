@@ -13,6 +13,7 @@ from typing import Any, Literal
 from autoscaler.snapshot import Tier
 from cluster.engine_work import EngineWork
 from cluster.pool_ledger import Elsewhere, ReplicaLimits
+from serving.weights.spec import StartParts, WeightsSpec
 from serving.workload import Served
 
 Kind = Literal["chat", "completions", "embeddings"]
@@ -32,6 +33,7 @@ class EngineSpec:
 
     `model_source`: directory or hub id vLLM loads. `engine_args`: as `vllm serve` names them.
     `link_secret`: what a gateway has to know to be answered. `limits`: what gateways may give it.
+    `weights`: how a node that lacks the model gets it; None: vLLM is left to find it.
     """
 
     pool: str
@@ -45,6 +47,7 @@ class EngineSpec:
     link_secret: str = field(repr=False)
     warmup: Warmup = Warmup()
     limits: ReplicaLimits | None = None
+    weights: WeightsSpec | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +92,7 @@ class ReplicaReport:
 
     `address`: host and port at which gateways reach it. `limits`: what they may give it; None: as
     the plan they were started with says. `prompt_tokens`, `output_tokens`: that its engine has
-    computed and made since its start.
+    computed and made since its start. `start`: what that took.
     """
 
     pool: str
@@ -104,6 +107,7 @@ class ReplicaReport:
     limits: ReplicaLimits | None = None
     prompt_tokens: int = 0
     output_tokens: int = 0
+    start: StartParts | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

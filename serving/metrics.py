@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from serving.messages import DONE, EngineError, EngineReply
+from serving.messages import DONE, EngineError, EngineReply, ReplicaReport
 from serving.node_metrics import NodeMetrics
 
 _LATENCY_S = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
@@ -157,6 +158,12 @@ class GatewayMetrics:
         self.ready = Gauge(
             "shardwise_ready_replicas", "Replicas that answer", ["pool"], registry=self.registry
         )
+        self.replica_start = Gauge(
+            "shardwise_replica_start_seconds",
+            "What the start of the newest replica took, by part: weights, engine, warmup",
+            ["pool", "part"],
+            registry=self.registry,
+        )
         self.tasks = Gauge(
             "shardwise_tasks",
             "Asyncio tasks of the gateway's process; more than when it is idle only while asked",
@@ -168,6 +175,14 @@ class GatewayMetrics:
     def cadence(self, pool: str) -> Cadence:
         """For one stream of this pool."""
         return Cadence(self.output_chunks.labels(pool), self.itl.labels(pool))
+
+    def started(self, replicas: Iterable[ReplicaReport]) -> None:
+        """What the newest replica of each pool said of its start."""
+        for report in sorted(replicas, key=lambda report: report.started_s):
+            if report.start is not None:
+                for part, spent_s in asdict(report.start).items():
+                    name = part.removesuffix("_s")
+                    self.replica_start.labels(report.pool, name).set(spent_s)
 
     def render(self) -> bytes:
         """The text exposition format."""

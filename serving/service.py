@@ -134,6 +134,7 @@ class Service:
             self._lengths[pool].reckon_by(work)
         if directive.replicas is None:
             return  # those known before stay in use
+        self.metrics.started(directive.replicas)
         for front in self._fronts.values():
             front.link.observe(directive.replicas)
             front.dispatcher.observe(directive.replicas, directive.elsewhere)

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 import time
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -24,6 +25,8 @@ from serving.engine.warmup import warm_up
 from serving.keeper.mark import application_id, mark_descendants
 from serving.loopback import bind_to_node_address
 from serving.messages import EngineSpec, ReplicaReport
+from serving.weights.replica_source import local_source
+from serving.weights.spec import StartParts
 
 REPORT_INTERVAL_S = 1.0
 REPORT_TIMEOUT_S = 5.0
@@ -42,8 +45,18 @@ class EngineReplica:
         self._replica_id = serve.get_replica_context().replica_id.unique_id
         mark_descendants(application_id(spec.link_secret), self._replica_id)
         self._traces = tracing.set_up("shardwise-engine")  # before vLLM reads the environment
+        began_s = time.monotonic()
+        spec = replace(spec, model_source=await local_source(spec))
+        here_s = time.monotonic()
         self._engine = await self.engine.start(spec)
+        loaded_s = time.monotonic()
         await warm_up(self._engine.generate, spec.warmup, model=spec.model_name)
+        self._start = StartParts(
+            weights_s=here_s - began_s,
+            engine_s=loaded_s - here_s,
+            warmup_s=time.monotonic() - loaded_s,
+        )
+        logger.info("replica %s has started: %s", self._replica_id, self._start)
         generate = with_spans(
             self._engine.generate,
             self._traces.tracer,
@@ -91,6 +104,7 @@ class EngineReplica:
             limits=self._spec.limits,
             prompt_tokens=int(stats.get("prompt_tokens", 0)),
             output_tokens=int(stats.get("output_tokens", 0)),
+            start=self._start,
         )
 
     async def _report_until_dead(self) -> None:
