@@ -44,8 +44,14 @@ class SteeringSection(Section):
 
 def controller_params(plan: Plan, steering: SteeringSection) -> ControllerParams:
     """Steering parameters of a plan: bounds and capacities from the pools, the rest as set."""
+    pools = tuple(_pool_params(pool, plan=plan, steering=steering) for pool in plan.pools)
+    return steering_params(pools, steering)
+
+
+def steering_params(pools: tuple[PoolParams, ...], steering: SteeringSection) -> ControllerParams:
+    """Steering parameters of pools whose capacities are known, the rest as set."""
     return ControllerParams(
-        pools=tuple(_pool_params(pool, plan=plan, steering=steering) for pool in plan.pools),
+        pools=pools,
         forecast=forecast_params(steering.forecast),
         scaling=ScalingParams(
             target_utilisation=steering.target_utilisation,
