@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from autoscaler.forecast import FORECASTERS
+from autoscaler.forecast import methods, prepare
 from bench.autoscaling_parts.cases import CASES, TRACES, Case
 from bench.autoscaling_parts.clairvoyant import clairvoyant
 from bench.autoscaling_parts.dynamo_planner import DynamoPlanner, EngineRate
@@ -59,7 +59,8 @@ def policies(case: Case) -> Iterator[tuple[str, Run]]:
     params = params_of(world, held_tokens=case.held_tokens)
     mine = world.run(ours(params))
     yield f"ours ({params.forecast.method})", mine
-    for name in FORECASTERS:
+    for name in methods():
+        prepare(name)
         if name != params.forecast.method:
             yield f"ours, {name}", world.run(ours(params, forecaster=name))
     yield "Serve, defaults", world.run(ServePolicy(most=world.most))

@@ -1,9 +1,9 @@
 """Which traffic, on which replicas, within which SLO?
 
 Replicas are Llama-3.1-70B on four A100 (a cache of 400,000 tokens), slow enough that traces of a
-few requests a second need many: the conversation trace at four times its rate, the code trace at
-twice; Mooncake's long prompts are for four H100 (640,000 tokens), at twice their rate. Chunks are
-of 2,048 tokens. Rates are raised by drawing copies, at random moments of the gap that follows
+few requests a second need many: the code trace as it is, the conversation trace at three times its
+rate; Mooncake's long prompts, half as many again, are for four H100 (640,000 tokens). Chunks are of
+2,048 tokens. Rates are raised by drawing copies, at random moments of the gap that follows
 (`cluster.traces.scaling.sample`), so that time runs as it did. ServeGen's two weeks are played by
 the second (`fluid_world`) at half their rate, on replicas of four H100.
 """
@@ -89,7 +89,7 @@ def by_request(
     slo: Slo,
     window_s: float = 30.0,
 ) -> Case:
-    """A trace against such replicas. It starts with what its first two minutes need."""
+    """A trace against such replicas. It starts with what the first minutes need."""
     carried = sustained(pool, requests, slo)
     usual = mean_output(requests)
     tokens = np.array(
@@ -123,21 +123,21 @@ def conversation(folder: Path, *, quick: bool) -> Case:
 
 def code(folder: Path, *, quick: bool) -> Case:
     """An hour of bursts and silences of minutes."""
-    requests = sample(_open(folder, CODE, quick=quick), 2.0, seed=0)
-    return by_request("Azure code x 2", list(requests), pool=a100(), slo=CHAT)
+    requests = _open(folder, CODE, quick=quick)
+    return by_request("Azure code", requests, pool=a100(), slo=CHAT)
 
 
 def mooncake(folder: Path, *, quick: bool) -> Case:
     """An hour of long prompts, evenly."""
-    requests = sample(_open(folder, MOONCAKE, quick=quick), 2.0, seed=0)
-    return by_request("Mooncake conversation x 2", list(requests), pool=h100(), slo=LONG)
+    requests = sample(_open(folder, MOONCAKE, quick=quick), 1.5, seed=0)
+    return by_request("Mooncake conversation x 1.5", list(requests), pool=h100(), slo=LONG)
 
 
 def constant(folder: Path, *, quick: bool) -> Case:
     """Poisson arrivals of one rate, lengths of the conversation trace."""
     lengths = list(islice(open_trace(folder / CONVERSATION), 5000))
     rng = np.random.default_rng(0)
-    rate, duration_s = 12.0, 600.0 if quick else HOUR_S
+    rate, duration_s = 8.0, 600.0 if quick else HOUR_S
     times = np.cumsum(rng.exponential(1.0 / rate, round(rate * duration_s)))
     drawn = rng.integers(0, len(lengths), len(times))
     requests = [
@@ -191,8 +191,12 @@ def _held(pool: PoolSetup, each: float) -> float:
 
 
 def _bounds(by_second: Floats, carried: float) -> tuple[int, int]:
-    """Replicas at first, and at most: for the fullest ten seconds and a quarter more."""
-    first = float(by_second[:120].mean()) / carried
-    width = min(10, len(by_second))
-    fullest = float(np.convolve(by_second, np.ones(width) / width, mode="valid").max()) / carried
-    return max(1, math.ceil(first / 0.8)), math.ceil(1.25 * fullest) + 1
+    """Replicas at first, for its fullest half minute; and at most, for twice the fullest 10 s."""
+    return (
+        max(1, math.ceil(_fullest(by_second[:120], 30) / carried / 0.8)),
+        math.ceil(2.0 * _fullest(by_second, 10) / carried),
+    )
+
+
+def _fullest(by_second: Floats, width: int) -> float:
+    return float(np.convolve(by_second, np.ones(width) / width, mode="valid").max())

@@ -13,22 +13,22 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-import ray.serve.autoscaling_policy as theirs
-from ray.serve._private.common import DeploymentID
-from ray.serve.config import AutoscalingConfig, AutoscalingContext
-
 from bench.autoscaling_parts.world import POOL, Sizer
 from cluster.sim.driver import PoolFacts
-
-_DEPLOYMENT = DeploymentID(name=POOL, app_name="bench")
 
 
 class ServePolicy(Sizer):
     """`target`: ongoing requests a replica, Serve's default if None."""
 
     def __init__(self, *, most: int, target: float | None = None) -> None:
+        import ray.serve.autoscaling_policy as theirs
+        from ray.serve._private.common import DeploymentID
+        from ray.serve.config import AutoscalingConfig, AutoscalingContext
+
         chosen = {} if target is None else {"target_ongoing_requests": target}
         self._config = AutoscalingConfig(min_replicas=1, max_replicas=most, **chosen)
+        self._deployment = DeploymentID(name=POOL, app_name="bench")
+        self._context, self._theirs = AutoscalingContext, theirs
         self._policy = theirs._apply_autoscaling_config(
             theirs.replica_queue_length_autoscaling_policy
         )
@@ -42,8 +42,8 @@ class ServePolicy(Sizer):
         ongoing.append((now_s, inside + pool.traffic.queued_requests))
         while ongoing[0][0] <= now_s - self._config.look_back_period_s:
             ongoing.popleft()
-        context = AutoscalingContext(
-            deployment_id=_DEPLOYMENT,
+        context = self._context(
+            deployment_id=self._deployment,
             deployment_name=POOL,
             app_name="bench",
             current_num_replicas=pool.ready,
@@ -61,6 +61,6 @@ class ServePolicy(Sizer):
             current_time=now_s,
             config=self._config,
         )
-        with mock.patch.object(theirs, "time", SimpleNamespace(time=lambda: now_s)):
+        with mock.patch.object(self._theirs, "time", SimpleNamespace(time=lambda: now_s)):
             replicas, self._state = self._policy(context)
         return int(min(max(replicas, 1), self._config.max_replicas))
