@@ -191,9 +191,9 @@ def _held(pool: PoolSetup, each: float) -> float:
 
 
 def _bounds(by_second: Floats, carried: float) -> tuple[int, int]:
-    """Replicas at first, for its fullest half minute; and at most, for twice the fullest 10 s."""
+    """Replicas at first, for its fullest 10 s; and at most, for twice the fullest of all."""
     return (
-        max(1, math.ceil(_fullest(by_second[:120], 30) / carried / 0.8)),
+        max(1, math.ceil(_fullest(by_second[:120], 10) / carried / 0.8)),
         math.ceil(2.0 * _fullest(by_second, 10) / carried),
     )
 
