@@ -43,11 +43,11 @@ class _Row:
 def read_servegen(source: Source) -> Iterator[TraceRequest]:
     """Requests drawn for every window; the same ones each time, under the options' seed."""
     rng = np.random.Generator(np.random.PCG64(source.windows.seed))
-    for window in _windows(source):
+    for window in servegen_windows(source):
         yield from expand(window, source.windows, rng)
 
 
-def _windows(source: Source) -> Iterator[Window]:
+def servegen_windows(source: Source) -> Iterator[Window]:
     """The windows that have requests, counted from the first one's start."""
     options = source.windows
     left_over = 0.0

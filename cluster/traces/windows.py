@@ -44,7 +44,7 @@ def expand(
     """The requests of one window, in order."""
     prompt_law = Lognormal.of_sigma(window.prompt_tokens, options.prompt_sigma)
     output_law = Exponential(window.output_tokens)
-    for times in _arrivals(window, rng):
+    for times in arrivals(window, rng):
         prompts = prompt_law.draw(rng, len(times))
         outputs = output_law.draw(rng, len(times))
         for arrival, prompt, output in zip(
@@ -53,8 +53,8 @@ def expand(
             yield TraceRequest(arrival, prompt, output)
 
 
-def _arrivals(window: Window, rng: np.random.Generator) -> Iterator[Floats]:
-    """Arrival times of a window in blocks."""
+def arrivals(window: Window, rng: np.random.Generator) -> Iterator[Floats]:
+    """Arrival times of a window, in blocks."""
     gaps = window.requests + 1
     sizes = [min(_BLOCK, gaps - first) for first in range(0, gaps, _BLOCK)]
     shape = 1.0 / window.cv**2 if window.cv > _CONSTANT_CV else np.inf
