@@ -175,6 +175,7 @@ async def test_every_series_is_rendered() -> None:
     stage.metrics.long_input_cut.labels("rerank").inc()
     stage.metrics.moved.labels("main").inc()
     stage.metrics.resumed.labels("main").inc()
+    stage.metrics.replica_start.labels("main", "engine").set(1.0)
     stage.ready("a", "b", tier=Tier.SHORT_OUTPUT)
     async with stage.client() as client:
         await client.post(CHAT, json=chat(stream=True))
@@ -209,6 +210,7 @@ async def test_every_series_is_rendered() -> None:
         "shardwise_replica_host_bytes",
         "shardwise_requests",
         "shardwise_resumed_streams",
+        "shardwise_replica_start_seconds",
         "shardwise_retired_replicas",
         "shardwise_retries",
         "shardwise_swept",
