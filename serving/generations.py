@@ -52,11 +52,15 @@ class Generation:
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """The generation in force, and the one that takes over, if one does. `last`: highest number."""
+    """The generation in force, and the one that takes over, if one does. `last`: highest number.
+
+    `whole`: Serve has said of each what it is.
+    """
 
     current: Generation
     successor: Generation | None
     last: int
+    whole: bool = True
 
 
 def standing(first: Generation, states: Mapping[str, DeploymentState]) -> Standing:
@@ -83,6 +87,7 @@ def standing(first: Generation, states: Mapping[str, DeploymentState]) -> Standi
         current=current,
         successor=None if newest is current else newest,
         last=max(number for number, _, _ in listed),
+        whole=len(found) == len(read),
     )
 
 

@@ -21,7 +21,8 @@ from cluster.model.plan import Plan, PoolSection
 from serving.generations import Generation, Order, following, standing
 from serving.layouts import Layouts, MoveProgress, Phase
 from serving.messages import ReplicaReport
-from serving.mover import MoveFailedError, Mover, Patience
+from serving.move_ground import Ground, MoveFailedError, Patience
+from serving.mover import Mover
 from serving.observe import Heard, Moving
 from serving.proof import first_answer
 from serving.scaler import DeploymentState, ServeScaler
@@ -61,8 +62,7 @@ class LayoutKeeper:
     def see(self, states: Mapping[str, DeploymentState]) -> None:
         """Serve's states at a tick: what is heard of the pool is of the generation in force."""
         if not self._looked:
-            self._looked = True
-            self._find(states)
+            self._looked = self._find(states)
         if self.current.name in states:
             self._heard.deployments = {
                 **self._heard.deployments,
@@ -106,16 +106,18 @@ class LayoutKeeper:
         if self._move is not None:
             raise InputError("a move is under way already. Fix: wait for its end (`status`).")
 
-    def _find(self, states: Mapping[str, DeploymentState]) -> None:
+    def _find(self, states: Mapping[str, DeploymentState]) -> bool:
+        """Returns whether Serve has said what every generation is."""
         found = standing(self._first, states)
         self.current, self._last = found.current, found.last
-        if found.successor is None:
-            return
+        if found.successor is None or not found.whole:
+            return found.whole
         order = found.successor.order
         assert order is not None
         mover = self._mover_of(found.current, found.successor, order)
         logger.info("a move to %s was under way: going on", found.successor.name)
         self._begin(found.current, found.successor, mover)
+        return True
 
     async def _mover(
         self, plan: Plan, *, below_floor: bool, needed: int | None
@@ -161,13 +163,16 @@ class LayoutKeeper:
                 floor=order.floor,
                 below_floor=order.below_floor,
             ),
-            scaler=self._scaler,
-            apps=self._layouts.apps,
-            reports=lambda: self._heard.replicas,
-            prove=prove,
-            patience=Patience(
-                start_s=steering.replan.start_limit_s, stop_s=steering.replan.stop_limit_s
+            order=order,
+            ground=Ground(
+                scaler=self._scaler,
+                apps=self._layouts.apps,
+                reports=lambda: self._heard.replicas,
+                patience=Patience(
+                    start_s=steering.replan.start_limit_s, stop_s=steering.replan.stop_limit_s
+                ),
             ),
+            prove=prove,
             tell=self._tell,
         )
 
@@ -227,6 +232,7 @@ class LayoutKeeper:
         worth = self._unit(move.new.plan).capacity / self._unit(move.old.plan).capacity
         return {
             MAIN_POOL: Moving(
+                number=move.new.number,
                 answering=answering,
                 worth=math.ceil(len(answering) * worth),
                 why=f"it moves to {layout_in_words(move.new.plan.main)}",

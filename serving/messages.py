@@ -34,6 +34,7 @@ class EngineSpec:
     `model_source`: directory or hub id vLLM loads. `engine_args`: as `vllm serve` names them.
     `link_secret`: what a gateway has to know to be answered. `limits`: what gateways may give it.
     `weights`: how a node that lacks the model gets it; None: vLLM is left to find it.
+    `generation`: number of the pool's layout, from 1.
     """
 
     pool: str
@@ -48,6 +49,7 @@ class EngineSpec:
     warmup: Warmup = Warmup()
     limits: ReplicaLimits | None = None
     weights: WeightsSpec | None = None
+    generation: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +94,7 @@ class ReplicaReport:
 
     `address`: host and port at which gateways reach it. `limits`: what they may give it; None: as
     the plan they were started with says. `prompt_tokens`, `output_tokens`: that its engine has
-    computed and made since its start. `start`: what that took.
+    computed and made since its start. `start`: what that took. `generation`: number of its layout.
     """
 
     pool: str
@@ -108,6 +110,7 @@ class ReplicaReport:
     prompt_tokens: int = 0
     output_tokens: int = 0
     start: StartParts | None = None
+    generation: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)

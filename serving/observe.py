@@ -33,8 +33,10 @@ class Moving:
     """A pool on its way to another layout. `answering`: replicas of the new one that gateways use.
 
     `worth`: replicas of the old one that carry as much as those. `why`: what happens, in words.
+    `number`: the new generation's.
     """
 
+    number: int
     answering: frozenset[str]
     worth: int
     why: str
@@ -70,7 +72,11 @@ class Heard:
         that report count.
         """
         if not _fresh(self.deployments_s, now_s):
-            return tuple(r for r in self.replicas.values() if r.replica_id not in self.lost)
+            return tuple(
+                r
+                for r in self.replicas.values()
+                if r.replica_id not in self.lost and not self._withheld(r)
+            )
         routed = frozenset().union(
             *(state.answering for state in self.deployments.values()),
             *(moving.answering for moving in self.moving.values()),
@@ -93,6 +99,15 @@ class Heard:
         """Requests that gateways have on a replica."""
         nothing = (0, 0.0)
         return sum(g.in_flight.get(replica_id, nothing)[0] for g in self.gateways.values())
+
+    def _withheld(self, report: ReplicaReport) -> bool:
+        """Whether it is of a layout that takes over, and has yet to give its first answer."""
+        moving = self.moving.get(report.pool)
+        return (
+            moving is not None
+            and report.generation == moving.number
+            and report.replica_id not in moving.answering
+        )
 
     def elsewhere(self, gateway_id: str) -> Elsewhere:
         """What the other gateways have in flight."""

@@ -35,7 +35,7 @@ class PoolApps:
             max_constructor_retry_count=_STARTS,
         )
         target = serve.RunTarget(
-            target=engine.bind(spec),
+            target=engine.bind(replace(spec, generation=generation.number)),
             name=generation.name,
             route_prefix=None,
             external_scaler_enabled=True,

@@ -102,6 +102,7 @@ class EngineReplica:
             waiting=int(stats["waiting"]),
             kv_usage=stats["kv_usage"],
             limits=self._spec.limits,
+            generation=self._spec.generation,
             prompt_tokens=int(stats.get("prompt_tokens", 0)),
             output_tokens=int(stats.get("output_tokens", 0)),
             start=self._start,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.controller import ControllerState, step
-from autoscaler.decision_log import Header, Tick, dump, parse_line
+from autoscaler.decision_log import Change, Header, Tick, dump, parse_line
 from autoscaler.replay import replay
 from autoscaler.snapshot import (
     Action,
@@ -50,6 +50,14 @@ def test_a_restarted_controller_appends_a_run(log):
     result = replay([*log, "", *log])
     assert result.identical
     assert (result.runs, result.ticks) == (2, 700)
+
+
+def test_parameters_that_change_on_the_way_keep_the_state(log):
+    half = len(log) // 2
+    same = dump(Change(params=params(maximum=2, light=True)))
+    assert replay([*log[:half], same, *log[half:]]).identical
+    other = dump(Change(params=params(maximum=1, light=True)))
+    assert not replay([*log[:half], other, *log[half:]]).identical
 
 
 def test_a_tampered_decision_is_found(log):

@@ -58,7 +58,7 @@ class ScriptedInstance(LiveInstance):
     def whole(self) -> None:
         """Wait until every replica may be chosen."""
         ready = "shardwise_ready_replicas"
-        until(lambda: self.metric(ready) == self.ready, limit_s=60, what="every replica ready")
+        until(lambda: self.metric(ready) == self.ready, limit_s=120, what="every replica ready")
 
 
 @contextmanager

@@ -18,12 +18,11 @@ import httpx
 import psutil
 import pytest
 
-from serving import layout_desk
 from tests.live.instance import until
 from tests.live.scripted_engine import Pace, said, text
 from tests.live.scripted_instance import MODEL, ScriptedInstance, scripted_instance
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 BOUNDS = {"minimum": 1, "initial": 2, "maximum": 4}  # four cores, as Ray sees it
 STREAMS, SHORT = 6, 4
@@ -98,10 +97,10 @@ def under_load(service: ScriptedInstance) -> Iterator[Callers]:
     thread = threading.Thread(target=callers.run)
     thread.start()
     try:
-        until(lambda: callers.answered > SHORT, limit_s=60, what="callers are answered")
+        until(lambda: callers.answered > SHORT, limit_s=180, what="callers are answered")
         yield callers
         before = callers.answered
-        until(lambda: callers.answered > before + STREAMS + SHORT, limit_s=60, what="still are")
+        until(lambda: callers.answered > before + STREAMS + SHORT, limit_s=180, what="still are")
     finally:
         callers.stop()
         thread.join(timeout=60)
@@ -185,13 +184,16 @@ def test_a_move_through_a_gap_goes_on_when_its_controller_is_killed(
 ) -> None:
     plan = plan_like(service, tmp_path / "plan.json", tp=4, scripted_start_s=8.0)
 
+    before = serve_apps(service)
+    killed: list[int] = []
+
     def kill_controller() -> None:
-        until(lambda: "start 1" in doing(service), limit_s=60, what="the new replica is asked for")
-        until(lambda: "main-3" in serve_apps(service), limit_s=60, what="Serve knows of it")
+        until(lambda: serve_apps(service) != before, limit_s=180, what="the new one is deployed")
         for process in psutil.Process(service.state.head().pid).children(recursive=True):
             with contextlib.suppress(psutil.Error):
                 if "ControllerActor" in " ".join(process.cmdline()):
                     process.kill()
+                    killed.append(process.pid)
 
     killer = threading.Thread(target=kill_controller)
     with under_load(service):
@@ -201,19 +203,15 @@ def test_a_move_through_a_gap_goes_on_when_its_controller_is_killed(
     print(moved.stdout, moved.stderr)
     assert moved.returncode == 0, moved.stderr
     until(lambda: layout(service) == "TP4", limit_s=20, what="status shows the layout")
-    assert "main-2" not in serve_apps(service)
+    assert killed
+    assert len(serve_apps(service)) == 2, "the gateways' and the one that serves"
     replayed = service.command("replay", str(service.state.decisions_path))
     assert replayed.returncode == 0, replayed.stdout
 
 
-def doing(service: ScriptedInstance) -> str:
-    move = layout_desk.move(service.state)
-    return "" if move is None else str(move["doing"])
-
-
-def serve_apps(service: ScriptedInstance) -> str:
+def serve_apps(service: ScriptedInstance) -> frozenset[str]:
     """The applications that Serve has."""
     token = Path.home() / ".ray" / "auth_token"
     headers = {"Authorization": f"Bearer {token.read_text().strip()}"} if token.is_file() else {}
     url = f"http://{service.progress()['dashboard']}/api/serve/applications/"
-    return ", ".join(httpx.get(url, headers=headers, timeout=30.0).json()["applications"])
+    return frozenset(httpx.get(url, headers=headers, timeout=30.0).json()["applications"])

@@ -75,4 +75,5 @@ def test_one_that_is_being_deleted_counts_only_for_the_next_number() -> None:
 
 def test_one_of_which_serve_has_not_yet_said_anything_is_not_looked_at() -> None:
     there = states(state("main", target=1, answering=1), second(target=0, origin={}))
-    assert standing(FIRST, there).successor is None
+    found = standing(FIRST, there)
+    assert (found.successor, found.whole) == (None, False)

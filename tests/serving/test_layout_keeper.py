@@ -10,7 +10,7 @@ import pytest
 from autoscaler.params import MAIN_POOL
 from cluster.errors import InputError
 from serving import layout_keeper as module
-from serving import mover
+from serving import move_ground, mover
 from serving.generations import Generation
 from serving.layout_keeper import LayoutKeeper
 from serving.layouts import Layouts
@@ -65,8 +65,8 @@ class Service:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mover, "POLL_S", 0.0)
-    monkeypatch.setattr(mover, "_FREED_S", 0.0)
+    monkeypatch.setattr(move_ground, "POLL_S", 0.0)
+    monkeypatch.setattr(mover, "FREED_S", 0.0)
 
 
 @pytest.fixture

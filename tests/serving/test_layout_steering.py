@@ -12,7 +12,7 @@ from cluster.model.plan import Plan
 from cluster.model.workload import Workload
 from cluster.planned_work import planned_work
 from rl_search.replan import Found, Worth
-from serving import layout_keeper, layout_steering, mover
+from serving import layout_keeper, layout_steering, move_ground, mover
 from serving.generations import Generation, Order, following
 from serving.layout_steering import LayoutSteering
 from serving.layouts import Layouts
@@ -56,8 +56,8 @@ def found(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(layout_steering, "search_apart", search)
     monkeypatch.setattr(layout_keeper, "first_answer", first_answer)
-    monkeypatch.setattr(mover, "POLL_S", 0.0)
-    monkeypatch.setattr(mover, "_FREED_S", 0.0)
+    monkeypatch.setattr(move_ground, "POLL_S", 0.0)
+    monkeypatch.setattr(mover, "FREED_S", 0.0)
 
 
 def steering(serve: FakeServe, *, mode: str, replan: str) -> LayoutSteering:

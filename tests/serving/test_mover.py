@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from autoscaler.moves import Goal, Unit
-from serving import mover as module
+from serving import move_ground
+from serving import mover as mover_module
 from serving.generations import Generation, Order, following
 from serving.messages import ReplicaReport
-from serving.mover import MoveFailedError, Mover, Patience
+from serving.move_ground import Ground, MoveFailedError, Patience
+from serving.mover import Mover
 from tests.serving.fake_serve import FakeServe
 from tests.serving.plans import plan
 
@@ -17,8 +19,8 @@ FIRST = Generation(pool="main", number=1, name="main", plan=plan(tp=1))
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "POLL_S", 0.0)
-    monkeypatch.setattr(module, "_FREED_S", 0.0)
+    monkeypatch.setattr(move_ground, "POLL_S", 0.0)
+    monkeypatch.setattr(mover_module, "FREED_S", 0.0)
 
 
 def to_two_ranks(
@@ -48,11 +50,14 @@ def to_two_ranks(
             replicas=replicas,
             floor=floor,
         ),
-        scaler=serve,  # type: ignore[arg-type]
-        apps=serve,
-        reports=serve.reports,
+        order=order,
+        ground=Ground(
+            scaler=serve,  # type: ignore[arg-type]
+            apps=serve,
+            reports=serve.reports,
+            patience=Patience(start_s=0.5, stop_s=0.5),
+        ),
         prove=prove,
-        patience=Patience(start_s=0.5, stop_s=0.5),
         tell=told.append,
     )
     return made, told

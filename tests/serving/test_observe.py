@@ -151,12 +151,21 @@ def test_a_replica_carries_what_keepers_and_gateways_know_of_it() -> None:
     assert pool.unmet == "no room"
 
 
-def test_replicas_of_a_pools_next_layout_are_routed_to_once_they_are_proven() -> None:
+def test_of_a_layout_that_takes_over_gateways_hear_of_what_has_answered() -> None:
+    heard = Heard(deployments_s=100.0)
     old = replace(state("main", target=1, running=1, starting=0), answering=frozenset({"old"}))
-    heard = Heard(
-        replicas={name: report(name, sent_s=100) for name in ("old", "new", "unproven")},
-        deployments={"main": old},
-        deployments_s=100,
-        moving={"main": Moving(answering=frozenset({"new"}), worth=1, why="it moves to TP2")},
-    )
-    assert {r.replica_id for r in heard.answering(100) or ()} == {"old", "new"}
+    heard.deployments = {"main": old}
+    heard.replicas = {
+        name: replace(report(name, sent_s=100.0), generation=generation)
+        for name, generation in (("old", 1), ("proven", 2), ("silent", 2))
+    }
+    heard.moving = {
+        "main": Moving(number=2, answering=frozenset({"proven"}), worth=2, why="it moves")
+    }
+    for serve_is_heard_s in (1.0, 100.0):
+        heard.deployments_s = serve_is_heard_s
+        told = heard.answering(100.0)
+        assert told is not None
+        assert {each.replica_id for each in told} == {"old", "proven"}
+    (pool,) = snapshot(heard, pools=["main"], now_s=100.0).pools
+    assert (pool.ready, pool.target, pool.moving) == (3, 3, "it moves")
