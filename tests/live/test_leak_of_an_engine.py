@@ -6,18 +6,17 @@ The leak is a process beside the engine that carries the replica's mark, as its 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import psutil
 import pytest
 
 from serving.keeper.mark import REPLICA_VARIABLE
+from tests.live.decided import decided, replicas
 from tests.live.instance import FAST_STEERING, LiveInstance, until
 from tests.live.load import Load
 from tests.live.plain_instance import plain_instance
@@ -68,25 +67,13 @@ def mark_of(pid: int) -> str:
     return mark
 
 
-def ticks(service: LiveInstance) -> list[dict[str, Any]]:
-    """What the controller has seen and decided; its log answers however busy the machine is."""
-    *lines, _ = (service.home / "instance" / "decisions.jsonl").read_text().split("\n")
-    return [tick for line in lines if (tick := json.loads(line))["kind"] == "tick"]
-
-
-def seen(service: LiveInstance) -> dict[str, dict[str, Any]]:
-    """Replicas as the controller saw them last."""
-    pools = ticks(service)[-1]["snapshot"]["pools"]
-    return {replica["replica_id"]: replica for pool in pools for replica in pool["replicas"]}
-
-
 async def test_an_engine_whose_replica_leaks_is_replaced(service: LiveInstance) -> None:
     (victim,) = service.status()["replicas"]
     name = victim["replica_id"]
     mark = mark_of(victim["pid"])
     assert mark.endswith(f"/{name}")
-    until(lambda: bool(seen(service)[name]["host_bytes"]), limit_s=60, what="memory")
-    used = seen(service)[name]["host_bytes"]
+    until(lambda: bool(replicas(service)[name]["host_bytes"]), limit_s=60, what="memory")
+    used = replicas(service)[name]["host_bytes"]
     print(f"one replica uses {used / 2**20:.0f} MiB")
     assert used > 2**27, "the engine core is counted, not only the replica"
 
@@ -98,7 +85,7 @@ async def test_an_engine_whose_replica_leaks_is_replaced(service: LiveInstance) 
             started_s = time.monotonic()
             await asyncio.to_thread(
                 until,
-                lambda: bool(seen(service)) and name not in seen(service),
+                lambda: bool(found := replicas(service)) and name not in found,
                 limit_s=500,
                 what="it is replaced",
             )
@@ -112,7 +99,6 @@ async def test_an_engine_whose_replica_leaks_is_replaced(service: LiveInstance) 
     assert set(outcome.statuses) == {200}
     assert not outcome.broken
     assert outcome.statuses[200] > 4
-    decisions = [decision for tick in ticks(service) for decision in tick["decisions"]]
-    told = [(decision["action"], decision["subject"]) for decision in decisions]
-    assert told.count(("retire", name)) == told.count(("restart", name)) == 1
+    for action in ("retire", "restart"):
+        assert [decision["subject"] for decision in decided(service, action)] == [name]
     assert service.metric("shardwise_swept") >= 1

@@ -6,17 +6,17 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import httpx
 import pytest
 
+from tests.live.decided import decided, main_pool, replicas
 from tests.live.instance import FAST_STEERING, until
 from tests.live.leaking_engine import RATE, leak_file
 from tests.live.scripted_engine import Pace, said, text
 from tests.live.scripted_instance import MODEL, ScriptedInstance, scripted_instance
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(480)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
 
 HEAD = "from tests.live.leaking_replica import run_head; run_head()"
 CALLERS = 12
@@ -71,11 +71,6 @@ def answer(response: httpx.Response) -> str:
     )
 
 
-def decided(service: ScriptedInstance) -> list[dict[str, Any]]:
-    lines = service.state.decisions_path.read_text().splitlines()
-    return [d for line in lines for d in json.loads(line).get("decisions", [])]
-
-
 async def test_a_replica_that_leaks_is_replaced_and_nobody_notices(
     service: ScriptedInstance,
 ) -> None:
@@ -85,34 +80,34 @@ async def test_a_replica_that_leaks_is_replaced_and_nobody_notices(
     stop = asyncio.Event()
     started_s = time.monotonic()
 
-    def told(action: str) -> list[dict[str, Any]]:
-        return [d for d in decided(service) if d["action"] == action]
-
     def replaced() -> bool:
-        names = {r["replica_id"] for r in service.status()["replicas"]}
-        return victim["replica_id"] not in names and service.pool("main")["ready"] == 3
+        names = replicas(service)
+        return victim["replica_id"] not in names and main_pool(service).get("ready") == 3
 
     async with httpx.AsyncClient(base_url=service.url, timeout=120.0) as client:
         calls = [asyncio.create_task(caller(client, i, stop)) for i in range(CALLERS)]
         try:
             leak.touch()
             await asyncio.to_thread(
-                until, lambda: bool(told("retire")), limit_s=150, what="the leak is found"
+                until,
+                lambda: bool(decided(service, "retire")),
+                limit_s=150,
+                what="it is found",
             )
             print(f"found after {time.monotonic() - started_s:.0f} s")
             await asyncio.to_thread(until, replaced, limit_s=150, what="it is replaced")
             print(f"replaced after {time.monotonic() - started_s:.0f} s")
             await asyncio.to_thread(
-                until, lambda: service.pool("main")["target"] == 2, limit_s=90, what="given back"
+                until, lambda: main_pool(service).get("target") == 2, limit_s=90, what="given back"
             )
         finally:
             stop.set()
             wrong = [each for heard in await asyncio.gather(*calls) for each in heard]
     assert wrong == []
-    (retired,), (restarted,) = told("retire"), told("restart")
+    (retired,), (restarted,) = (decided(service, action) for action in ("retire", "restart"))
     print(retired["reason"], retired["numbers"])
     assert retired["subject"] == restarted["subject"] == victim["replica_id"]
-    assert [d["value"] for d in told("scale")] == [3, 2]
+    assert [d["value"] for d in decided(service, "scale")] == [3, 2]
     assert service.metric("shardwise_retired_replicas") == 1
     assert service.metric("shardwise_broken_streams_total") == 0
     assert service.command("replay", str(service.state.decisions_path)).returncode == 0
