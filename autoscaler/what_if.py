@@ -6,8 +6,8 @@ The loads are the recorded ones whatever it does: with more replicas less would 
 and queued. So the first differences are right, and what follows is a tendency;
 `autoscaler.closed_loop` plays both against the same arrivals.
 
-Replica-seconds count targets, what was asked for, from one tick to the next; a gap of more than
-`GAP_TICKS` ticks counts as one of them. Load over capacity is what arrived beyond what the ready
+Replica-seconds count targets, what was asked for, from one tick to the next; a longer
+gap counts as `GAP_TICKS` ticks. Load over capacity is what arrived beyond what the ready
 replicas carry.
 
 Invariant: a policy that decides as recorded is found to differ nowhere.
