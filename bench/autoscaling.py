@@ -56,7 +56,7 @@ class Row:
 def policies(case: Case) -> Iterator[tuple[str, Run]]:
     """Everyone's run but the clairvoyant's."""
     world = case.world
-    params = params_of(world, held_tokens=case.held_tokens)
+    params = params_of(world, held_tokens=case.held_tokens, tick_s=case.tick_s)
     mine = world.run(ours(params))
     yield f"ours ({params.forecast.method})", mine
     for name in methods():

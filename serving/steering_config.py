@@ -39,10 +39,12 @@ class SteeringSection(Section):
     cold_start_s: float = Field(default=60.0, ge=0)
     policy: Literal["engine_work", "token_load"] = "token_load"
     target_utilisation: float = 0.8
-    down_utilisation: float = 0.6
+    down_utilisation: float = 0.75
     up_delay_s: float = 4.0
-    down_delay_s: float = 60.0
+    down_delay_s: float = 120.0
     to_zero_delay_s: float = 600.0
+    max_step_up: int = Field(default=16, ge=1)
+    max_step_down: int = Field(default=4, ge=1)
     tier_enter_s: float = 5.0
     tier_leave_s: float = 20.0
     tier_probe_s: float = 120.0
@@ -74,6 +76,8 @@ def steering_params(pools: tuple[PoolParams, ...], steering: SteeringSection) ->
             up_delay_s=steering.up_delay_s,
             down_delay_s=steering.down_delay_s,
             to_zero_delay_s=steering.to_zero_delay_s,
+            max_step_up=steering.max_step_up,
+            max_step_down=steering.max_step_down,
         ),
         tiers=TierParams(
             enter_s=steering.tier_enter_s,

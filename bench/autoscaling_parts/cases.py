@@ -5,7 +5,8 @@ few requests a second need many: the code trace as it is, the conversation trace
 rate; Mooncake's long prompts, half as many again, are for four H100 (640,000 tokens). Chunks are of
 2,048 tokens. Rates are raised by drawing copies, at random moments of the gap that follows
 (`cluster.traces.scaling.sample`), so that time runs as it did. ServeGen's two weeks are played by
-the second (`fluid_world`) at half their rate, on replicas of four H100.
+the second (`fluid_world`) at half their rate, on replicas of four H100, and the live controller
+steps every 5 s there instead of every second, for the bench's own speed.
 """
 
 from __future__ import annotations
@@ -50,11 +51,15 @@ HOUR_S, DAY_S = 3600.0, 86_400.0
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A world with its name, and what the live controller is told a replica holds at most."""
+    """A world with its name, and what the live controller is told.
+
+    `held_tokens`: what a replica holds at most. `tick_s`: between its steps.
+    """
 
     name: str
     world: Bench
     held_tokens: float
+    tick_s: float = 1.0
 
 
 def replica(cluster: str, *, chunk: int, kv_tokens: int) -> PoolSetup:
@@ -169,6 +174,7 @@ def servegen(folder: Path, *, quick: bool) -> Case:
             most=most,
         ),
         held_tokens=_held(pool, each),
+        tick_s=5.0,
     )
 
 

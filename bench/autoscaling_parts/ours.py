@@ -12,7 +12,7 @@ from serving.steering_config import SteeringSection, steering_params
 CONTEXT = 1 << 40  # tiers cap no output here: it would be another comparison
 
 
-def params_of(world: Bench, *, held_tokens: float) -> ControllerParams:
+def params_of(world: Bench, *, held_tokens: float, tick_s: float = 1.0) -> ControllerParams:
     """The defaults of `steering`. `held_tokens`: predicted tokens a replica holds at most."""
     return steering_params(
         (
@@ -25,7 +25,7 @@ def params_of(world: Bench, *, held_tokens: float) -> ControllerParams:
                 cold_start_s=world.start_s,
             ),
         ),
-        SteeringSection(cold_start_s=world.start_s),
+        SteeringSection(cold_start_s=world.start_s, tick_s=tick_s),
     )
 
 

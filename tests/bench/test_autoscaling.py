@@ -143,6 +143,14 @@ def test_the_clairvoyant_starts_ahead_of_a_step_and_costs_least():
         assert run.attainment < 0.99 or run.gpu_hours > best.gpu_hours
 
 
+@pytest.mark.parametrize("rate", [2.0, 8.9, 9.1, 17.3, 26.0, 44.0])
+def test_ours_settles_under_constant_load(rate):
+    world = fluid([rate] * 2400)
+    run = world.run(ours(params_of(world, held_tokens=20_000.0)))
+    assert sum(at_s > 600.0 for at_s, _ in run.targets) <= 1
+    assert rate <= 0.8 * 10.0 * run.targets[-1][1]
+
+
 def test_both_worlds_count_what_a_constant_pool_costs():
     world = fluid([15.0] * 360)
     run = world.run(Constant(2))
