@@ -224,6 +224,9 @@ class ControllerActor:
                 for pool, name in self._spec.deployments.items()
                 if name in states
             }
+            self._heard.books = frozenset(
+                replica.replica_id for state in states.values() for replica in state.replicas
+            )
             self._heard.deployments_s = time.time()
             if self._layouts is not None:
                 self._follow(self._layouts.see(states))

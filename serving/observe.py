@@ -47,7 +47,7 @@ class Heard:
     """The latest report of every replica and gateway, and Serve's state at the last tick.
 
     `lost`: replicas that are being ended, and since when. `kept`: what the nodes' keepers tell.
-    `moving`: pools that change their layout.
+    `moving`: pools that change their layout. `books`: replicas of every generation, in any state.
     """
 
     replicas: dict[str, ReplicaReport] = field(default_factory=dict)
@@ -57,6 +57,7 @@ class Heard:
     lost: dict[str, float] = field(default_factory=dict)
     kept: Kept = field(default_factory=Kept)
     moving: Mapping[str, Moving] = field(default_factory=dict)
+    books: frozenset[str] = frozenset()
 
     def forget(self, now_s: float) -> None:
         """Drop what is too old to say anything."""
@@ -93,7 +94,8 @@ class Heard:
         states = self.deployments.values()
         if not states or not _fresh(self.deployments_s, now_s):
             return None
-        return frozenset(replica.replica_id for state in states for replica in state.replicas)
+        in_force = (replica.replica_id for state in states for replica in state.replicas)
+        return self.books.union(in_force)
 
     def in_flight(self, replica_id: str) -> int:
         """Requests that gateways have on a replica."""

@@ -169,3 +169,14 @@ def test_of_a_layout_that_takes_over_gateways_hear_of_what_has_answered() -> Non
         assert {each.replica_id for each in told} == {"old", "proven"}
     (pool,) = snapshot(heard, pools=["main"], now_s=100.0).pools
     assert (pool.ready, pool.target, pool.moving) == (3, 3, "it moves")
+
+
+def test_a_replica_of_a_layout_that_has_yet_to_take_over_is_in_serves_books() -> None:
+    heard = Heard(deployments_s=100.0, books=frozenset({"old", "new"}))
+    assert heard.living(100.0) is None, "Serve that has lost its controller"
+    old = ServeReplica(replica_id="old", state="RUNNING")
+    heard.deployments = {
+        "main": replace(state("main", target=1, running=1, starting=0), replicas=(old,))
+    }
+    assert heard.living(100.0) == {"old", "new"}
+    assert heard.living(200.0) is None
