@@ -4,8 +4,8 @@
 
 Pure and deterministic: the clock is `snapshot.now_s`, memory is `ControllerState`, and whoever
 drives it (`serving`, `autoscaler.virtual`, `autoscaler.replay`) carries the decisions out or does
-not. The order within a step: memory, main pool, tier, light pool (whose floor follows the new
-tier).
+not. The order within a step: faults (which may limit what can be started), memory, main pool, tier,
+light pool (whose floor follows the new tier).
 
 Invariants: every decision has a reason and its numbers; a HOLD is told once per reason, not once
 per tick; without usable data nothing is scaled.
@@ -20,6 +20,7 @@ from autoscaler.backtest import Price
 from autoscaler.degradation import TierState, light_floor, step_tier
 from autoscaler.delivery_rate import Delivery, step_delivery
 from autoscaler.drift import DriftState, step_drift
+from autoscaler.faults import FaultState, limited, step_faults, troubles
 from autoscaler.forecast_step import forecast, observe
 from autoscaler.memory import PoolMemory, step_memory
 from autoscaler.params import ControllerParams, Mode, PoolParams
@@ -38,6 +39,7 @@ class ControllerState:
     delivery: tuple[Delivery, ...] = ()
     memory: tuple[PoolMemory, ...] = ()
     drift: DriftState = field(default_factory=DriftState)
+    faults: FaultState = field(default_factory=FaultState)
 
     def pool(self, name: str) -> PoolState:
         """What is remembered of a pool; a blank state if it was never seen."""
@@ -53,7 +55,8 @@ class StepResult:
     `forecasters`. `delivered`: how fast replicas work over what is planned, per pool. `desired`:
     replicas wanted per pool at this moment, before delays and steps, absent until its size was
     first seen. `saturation`: of the service, None without data. `retry_after_s`: for requests
-    refused now, whole seconds. `left_out`: replicas that get no new requests.
+    refused now, whole seconds. `left_out`: replicas that get no new requests. `troubles`: pools
+    that are asked for no more than answers, and why.
     """
 
     state: ControllerState
@@ -67,12 +70,17 @@ class StepResult:
     tier: Tier
     retry_after_s: int
     left_out: frozenset[str] = frozenset()
+    troubles: Mapping[str, str] = field(default_factory=dict)
 
 
 def step(state: ControllerState, snapshot: ClusterSnapshot, params: ControllerParams) -> StepResult:
     """One step. Raises InputError if the snapshot reports an unknown pool, or one twice."""
     deliveries, views = step_delivery(state.delivery, look(snapshot, params), params.delivery)
     now_s = snapshot.now_s
+    faults, found_faulty = step_faults(
+        state.faults, views, tick_s=params.tick_s, params=params.faults
+    )
+    views = tuple(limited(faults, view) for view in views)
     pools = [_observe(state.pool(view.pool.pool), view, params=params) for view in views]
     forecasts = [
         _forecast(pool, view.pool, params=params) for pool, view in zip(pools, views, strict=True)
@@ -118,7 +126,14 @@ def step(state: ControllerState, snapshot: ClusterSnapshot, params: ControllerPa
 
     drift, proposal = _drift(state.drift, snapshot, views[0], params=params)
     light_decisions = tuple(verdict.decision for verdict in verdicts[1:])
-    found = (main.decision, tier.decision, *light_decisions, proposal)
+    found = (
+        *found_faulty,
+        *memory.decisions,
+        main.decision,
+        tier.decision,
+        *light_decisions,
+        proposal,
+    )
     return StepResult(
         state=ControllerState(
             pools=tuple(v.state for v in verdicts),
@@ -126,8 +141,9 @@ def step(state: ControllerState, snapshot: ClusterSnapshot, params: ControllerPa
             delivery=deliveries,
             memory=memory.pools,
             drift=drift,
+            faults=faults,
         ),
-        decisions=memory.decisions + tuple(each for each in found if each is not None),
+        decisions=tuple(each for each in found if each is not None),
         next_tick_s=now_s + params.tick_s,
         forecast={p.pool: f for p, f in zip(pools, forecasts, strict=True) if f is not None},
         forecasters={p.pool: p.forecast.method(params.forecast) for p in pools},
@@ -137,6 +153,7 @@ def step(state: ControllerState, snapshot: ClusterSnapshot, params: ControllerPa
         tier=tier_state.tier,
         retry_after_s=_retry_after_s(views[0], pressures[0], params=params),
         left_out=memory.left_out,
+        troubles=troubles(faults),
     )
 
 

@@ -221,6 +221,7 @@ def _pool(reader: Reader) -> PoolObservation:
         unmet=reader.text("unmet"),
         start_failure=reader.text("start_failure"),
         moving=reader.text("moving"),
+        deploying=reader.boolean("deploying"),
     )
     reader.done()
     return pool

@@ -62,6 +62,13 @@ class Reader:
             raise self.error(key, f"is {_kind(value)}, not a string.")
         return value
 
+    def boolean(self, key: str) -> bool:
+        """True or false."""
+        value = self._get(key)
+        if not isinstance(value, bool):
+            raise self.error(key, f"is {_kind(value)}, not true or false.")
+        return value
+
     def numbers(self, key: str) -> tuple[float, ...]:
         """A list of finite numbers."""
         items = self._list(key)

@@ -18,6 +18,7 @@ from enum import StrEnum
 
 from autoscaler.checks import above, at_least, fraction, require
 from autoscaler.delivery_params import DeliveryParams
+from autoscaler.fault_params import FaultParams
 from autoscaler.forecast_params import ForecastParams
 from autoscaler.leak_params import LeakParams
 from autoscaler.need import SCALING_POLICIES, Capacity
@@ -190,6 +191,7 @@ class ControllerParams:
     delivery: DeliveryParams = field(default_factory=DeliveryParams)
     leaks: LeakParams = field(default_factory=LeakParams)
     replan: ReplanParams = field(default_factory=ReplanParams)
+    faults: FaultParams = field(default_factory=FaultParams)
     mode: Mode = Mode.ACTIVE
     tick_s: float = 2.0
     stale_after_s: float = 10.0

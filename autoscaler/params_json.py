@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 from autoscaler.delivery_params import DeliveryParams
+from autoscaler.fault_params import FaultParams
 from autoscaler.forecast_params import ForecastParams
 from autoscaler.json_reader import Json, Reader
 from autoscaler.leak_params import LeakParams
@@ -46,6 +47,7 @@ def read_params(reader: Reader) -> ControllerParams:
         delivery=_delivery(reader.child("delivery")),
         leaks=_leaks(reader.child("leaks")),
         replan=_replan(reader.child("replan")),
+        faults=_faults(reader.child("faults")),
         mode=Mode(mode),
         tick_s=reader.number("tick_s"),
         stale_after_s=reader.number("stale_after_s"),
@@ -198,3 +200,25 @@ def _planned(reader: Reader) -> Planned:
     )
     reader.done()
     return planned
+
+
+def _faults(reader: Reader) -> FaultParams:
+    faults = FaultParams(
+        stall_s=reader.number("stall_s"),
+        patience_s=reader.number("patience_s"),
+        memory_s=reader.number("memory_s"),
+        unheard_s=reader.number("unheard_s"),
+        hold_s=reader.number("hold_s"),
+        late_s=reader.number("late_s"),
+        settle_s=reader.number("settle_s"),
+        max_at_once=reader.integer("max_at_once"),
+        retry_s=reader.number("retry_s"),
+        start_limit_s=reader.number("start_limit_s"),
+        failed_starts=reader.integer("failed_starts"),
+        window_s=reader.number("window_s"),
+        young_s=reader.number("young_s"),
+        backoff_s=reader.number("backoff_s"),
+        backoff_max_s=reader.number("backoff_max_s"),
+    )
+    reader.done()
+    return faults

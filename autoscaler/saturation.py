@@ -56,7 +56,7 @@ def pressure(
     fullness = tokens / (max(1, size.ready) * pool.capacity_in_flight_tokens)
     wait = 0.0 if starting else load.oldest_wait_s / params.wait_limit_s
     gate = ""
-    if size.target >= pool.maximum and size.pending == 0:
+    if size.target >= view.most and size.pending == 0:
         gate = f"the {pool.pool} pool is at its maximum"
     elif overdue:
         gate = "pending replicas are overdue"
@@ -72,7 +72,7 @@ def pressure(
         replica_tokens_per_s=pool.capacity_tokens_per_s,
         numbers=(
             ("fullness", fullness),
-            ("maximum", float(pool.maximum)),
+            ("maximum", float(view.most)),
             ("oldest_wait_s", load.oldest_wait_s),
             ("pending", float(size.pending)),
             ("ready", float(size.ready)),

@@ -101,10 +101,11 @@ def scale_pool(
     if base is None or view.size is None or view.size.moving:
         why = view.fault if view.size is None else view.size.moving
         return _hold(_reset(state), desired=base, why=why, numbers=dict(view.ages))
-    bounded = clamp(base, minimum=floor, maximum=view.pool.maximum)
+    floor = min(floor, view.most)
+    bounded = clamp(base, minimum=floor, maximum=view.most)
     if bounded != base:
-        why = "below its floor" if bounded > base else "above its maximum"
-        bounds = {"base": base, "floor": floor, "maximum": view.pool.maximum}
+        why = "below its floor" if bounded > base else view.limit_why or "above its maximum"
+        bounds = {"base": base, "floor": floor, "maximum": view.most}
         return _ask(state, bounded, desired=bounded, why=why, numbers=bounds, now_s=view.now_s)
     if view.load is None or forecast is None:
         return _hold(_reset(state), desired=base, why=view.fault, numbers=dict(view.ages))
@@ -131,14 +132,14 @@ def scale_pool(
         "need": float(need_up),
     }
     wanted = max(need_up, base if keep else min(base, need_down))
-    desired = clamp(wanted, minimum=floor, maximum=view.pool.maximum)
+    desired = clamp(wanted, minimum=floor, maximum=view.most)
     numbers["desired"] = float(desired)
     state = _note(state, base, desired, now_s=view.now_s)
     if desired != base:
         change = _grow if desired > base else _shrink
         return change(state, desired, params=params, numbers=numbers, now_s=view.now_s)
     if need_up > desired:
-        why = "at its maximum"
+        why = view.limit_why or "at its maximum"
     elif keep and need_down < base and base > floor:
         why = keep
     else:

@@ -27,7 +27,7 @@ class Tier(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaObservation:
-    """One engine replica, as it last reported. `observed_s` is the report's time.
+    """One engine replica, as it last reported. `observed_s`: the report's time, NaN if none came.
 
     `running`, `waiting`: sequences in the engine's batch, and accepted but not started.
     `kv_usage`: fraction of KV blocks in use. `steps`: of the engine since its start; they advance
@@ -83,7 +83,8 @@ class PoolObservation:
     what has been asked for and does not answer yet. `starting`: those of them that Serve has
     begun. `unmet`: the placement that no node can give them, in words; empty if there is none.
     `start_failure`: why the last start failed, in words; empty if none did. `moving`: to which
-    other layout it is on its way, in words; then sizes count replicas of the old one.
+    other layout it is on its way, in words; then sizes count replicas of the old one. `deploying`:
+    Serve is at the first deployment, of which it gives up itself if nothing comes up.
     """
 
     pool: str
@@ -96,6 +97,7 @@ class PoolObservation:
     unmet: str = ""
     start_failure: str = ""
     moving: str = ""
+    deploying: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

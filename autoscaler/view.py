@@ -24,7 +24,8 @@ class PoolView:
 
     `fault` is empty if both are known, else which one is unusable and why; `ages` are the ages of
     the observations there are, usable or not, seconds. `policy`: how load is counted.
-    `delivered`: how fast replicas work, over what is planned.
+    `delivered`: how fast replicas work, over what is planned. `limit`: replicas that may be asked
+    for now, by `limit_why`; None: the pool's maximum.
     """
 
     now_s: float
@@ -35,6 +36,8 @@ class PoolView:
     ages: tuple[tuple[str, float], ...] = ()
     policy: ScalingPolicy = token_load
     delivered: float = 1.0
+    limit: int | None = None
+    limit_why: str = ""
 
     @property
     def busy(self) -> Busy:
@@ -46,6 +49,11 @@ class PoolView:
     def capacity(self) -> float:
         """What is ready, in replicas that work as planned; 0 where the size is unknown."""
         return 0.0 if self.size is None else self.size.ready * self.delivered
+
+    @property
+    def most(self) -> int:
+        """Replicas that may be asked for now."""
+        return self.pool.maximum if self.limit is None else min(self.limit, self.pool.maximum)
 
 
 def look(snapshot: ClusterSnapshot, params: ControllerParams) -> tuple[PoolView, ...]:

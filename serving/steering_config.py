@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from autoscaler.fault_params import FaultParams
 from autoscaler.params import (
     ControllerParams,
     Mode,
@@ -21,6 +22,7 @@ from cluster.pool_capacity import in_flight_tokens, request_tokens
 from cluster.pool_ledger import ARRIVAL_WINDOW_S
 from serving.config_section import Section
 from serving.delivery_config import DeliverySection
+from serving.faults_config import FaultsSection
 from serving.forecast_config import ForecastSection, forecast_params
 from serving.keeper_config import KeeperSection
 from serving.leak_config import LeakSection, leak_params
@@ -55,6 +57,7 @@ class SteeringSection(Section):
     leaks: LeakSection = LeakSection()
     keeper: KeeperSection = KeeperSection()
     replan: ReplanSection = ReplanSection()
+    faults: FaultsSection = Field(default_factory=FaultsSection)
 
 
 def controller_params(plan: Plan, steering: SteeringSection) -> ControllerParams:
@@ -88,6 +91,7 @@ def steering_params(pools: tuple[PoolParams, ...], steering: SteeringSection) ->
         ),
         delivery=steering.delivery.params(),
         leaks=leak_params(steering.leaks),
+        faults=_fault_params(steering),
         mode=Mode(steering.mode),
         tick_s=steering.tick_s,
         stale_after_s=max(10.0, 3.0 * steering.tick_s),
@@ -128,4 +132,19 @@ def _pool_params(pool: PoolSection, *, plan: Plan, steering: SteeringSection) ->
         capacity_in_flight_tokens=held,
         cold_start_s=steering.cold_start_s,
         work=work,
+    )
+
+
+def _fault_params(steering: SteeringSection) -> FaultParams:
+    faults = steering.faults
+    usual_s = max(900.0, 5.0 * steering.cold_start_s)
+    return FaultParams(
+        stall_s=faults.stall_s,
+        patience_s=faults.patience_s,
+        max_at_once=faults.max_at_once,
+        start_limit_s=usual_s if faults.start_limit_s is None else faults.start_limit_s,
+        failed_starts=faults.failed_starts,
+        window_s=faults.window_s,
+        backoff_s=faults.backoff_s,
+        backoff_max_s=faults.backoff_max_s,
     )
