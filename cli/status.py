@@ -64,6 +64,9 @@ def _show(status: dict[str, Any], progress: Progress, *, console: Console, as_js
     )
     if status["trouble"]:
         console.print(f"trouble     {status['trouble']}", markup=False)
+    for pool in status["pools"]:
+        if pool["trouble"]:
+            console.print(f"{pool['pool']:11} {pool['trouble']}", markup=False)
     pools = table(
         "pools",
         *("pool", "layout", "desired", "target", "ready", "pending", "bounds", "queued"),
@@ -113,9 +116,10 @@ def _show(status: dict[str, Any], progress: Progress, *, console: Console, as_js
     console.print("decisions")
     for decision in status["decisions"][-8:]:
         ago = status["now_s"] - decision["time_s"]
+        whom = decision["subject"] or decision["value"]
         console.print(
-            f"  {ago:5.0f} s ago  {decision['action']:5} {decision['pool']} → "
-            f"{decision['value']}: {decision['reason']}",
+            f"  {ago:5.0f} s ago  {decision['action']:7} {decision['pool']} → "
+            f"{whom}: {decision['reason']}",
             markup=False,
         )
     if not status["decisions"]:

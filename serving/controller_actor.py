@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections import Counter
 from dataclasses import asdict, dataclass, replace
@@ -29,8 +30,9 @@ from serving.layouts import Layouts
 from serving.messages import Directive, GatewayReport, ReplicaReport
 from serving.observe import FORGET_AFTER_S, Heard, in_public, requests_in_flight, snapshot
 from serving.repairs import Repairs
-from serving.replica_end import end_replica
+from serving.replica_end import end_replica, this_node
 from serving.scaler import ServeScaler
+from serving.start_failures import StartFailures
 from serving.workload import WorkloadBook
 
 RECENT_DECISIONS = 20
@@ -66,10 +68,13 @@ class ControllerActor:
         self._params = spec.params
         self._scaler = ServeScaler(dashboard_url=spec.dashboard_url, app=spec.app, token=spec.token)
         self._repairs = Repairs(end=end_replica)
-        self._heard = Heard()
+        self._start_failures = StartFailures(self._scaler.output)
+        self._heard = Heard(start_failures=self._start_failures.words)
+        self._restarts: dict[str, int] = {}
         self._layouts = None if spec.layouts is None else self._steering(spec.layouts)
         self._requests = WorkloadBook(half_life_s=spec.half_life_s)
         self._started_s = time.time()
+        self._node = this_node()
         self._state = ControllerState()
         self._last: StepResult | None = None
         self._last_snapshot: ClusterSnapshot | None = None
@@ -93,25 +98,32 @@ class ControllerActor:
         now_s = time.time()
         self._heard.gateways[report.gateway_id] = replace(report, sent_s=now_s)
         self._heard.forget(now_s)
+        answering = self._heard.answering(now_s) if self._knows(now_s) else None
+        # The silent take nothing new, but they may be asked whether they are still there.
+        silent = self._heard.unheard()
         return Directive(
             sent_s=now_s,
             tier=self._last.tier if self._acting and self._last else Tier.NORMAL,
             retry_after_s=self._last.retry_after_s if self._last else 1.0,
-            replicas=self._routed(now_s),
+            replicas=None if answering is None else answering + silent,
+            closed=frozenset(report.replica_id for report in silent) | self._left_out,
             elsewhere=self._heard.elsewhere(report.gateway_id),
             charged=self._heard.charged(report.gateway_id),
             work={} if self._layouts is None else self._layouts.work,
             lost=frozenset(self._heard.lost),
             delivered=dict(self._last.delivered) if self._last else {},
             nodes=nodes_seen(self._heard, retired=self._retired),
+            place=sorted(self._heard.gateways).index(report.gateway_id),
+            restarts=dict(self._restarts),
+            troubles=dict(self._last.troubles) if self._last else {},
+            controller_pid=os.getpid(),
+            controller_node=self._node,
         )
 
-    def _routed(self, now_s: float) -> tuple[ReplicaReport, ...] | None:
-        """Replicas that may be given requests, None if nobody knows."""
-        answering = self._heard.answering(now_s) if self._knows(now_s) else None
-        if answering is None or not self._acting or self._last is None:
-            return answering
-        return tuple(r for r in answering if r.replica_id not in self._last.left_out)
+    @property
+    def _left_out(self) -> frozenset[str]:
+        """Replicas that are on their way out, and finish what they have."""
+        return self._last.left_out if self._acting and self._last else frozenset()
 
     def _knows(self, now_s: float) -> bool:
         """Whether every replica that lives has had the time to report to this controller."""
@@ -122,6 +134,7 @@ class ControllerActor:
         last = self._last
         return {
             "now_s": time.time(),
+            "started_s": self._started_s,
             "mode": self._params.mode.value,
             "tier": int(last.tier) if last else 0,
             "tier_name": (last.tier if last else Tier.NORMAL).name.lower(),
@@ -163,6 +176,8 @@ class ControllerActor:
             "load": asdict(load) if load else None,
             "serve_status": state.status if state else "unknown",
             "serve_message": state.message if state else "",
+            "trouble": self._last.troubles.get(name, "") if self._last else "",
+            "restarts": self._restarts.get(name, 0),
         }
 
     async def begin_move(self, plan: str, *, below_floor: bool) -> dict[str, Any]:
@@ -230,6 +245,7 @@ class ControllerActor:
             self._heard.deployments_s = time.time()
             if self._layouts is not None:
                 self._follow(self._layouts.see(states))
+            self._start_failures.observe(self._heard.deployments)
         names = self._names()
         now_s = time.time()
         self._heard.forget(now_s)
@@ -246,9 +262,8 @@ class ControllerActor:
         self._recent.extend((now_s, decision) for decision in result.decisions)
         del self._recent[:-RECENT_DECISIONS]
         for decision in result.decisions:
-            logger.info(
-                "%s %s → %s: %s", decision.action, decision.pool, decision.value, decision.reason
-            )
+            whom = decision.subject or decision.value
+            logger.info("%s %s → %s: %s", decision.action, decision.pool, whom, decision.reason)
             if decision.action is Action.REPLAN and self._layouts is not None:
                 self._layouts.drifted(decision, seen)
         if self._acting:
@@ -269,6 +284,7 @@ class ControllerActor:
         replica = state.replica(decision.subject) if state else None
         if replica is not None:
             self._heard.lost[replica.replica_id] = time.time()
+            self._restarts[decision.pool] = self._restarts.get(decision.pool, 0) + 1
             self._repairs.restart(replica)
 
     def _look_at_requests(self, now_s: float) -> None:

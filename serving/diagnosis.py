@@ -39,6 +39,13 @@ def failure(states: Mapping[str, DeploymentState], *, logs: Path | None) -> str:
     return ""
 
 
+def start_failure(message: str, *, output: str) -> str:
+    """Why a replica did not start: by the output of its worker, or else by Serve's message."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    raised = [match[1] for line in lines if (match := _RAISED.match(line))]
+    return root_cause([output]) or (raised[-1:] or lines[-1:] or [""])[0]
+
+
 def root_cause(outputs: Iterable[str]) -> str:
     """The first error in processes' outputs that is not a wrapper of another; empty if none."""
     for text in outputs:

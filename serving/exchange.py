@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 
+from serving.controller_watch import ControllerWatch
 from serving.messages import Directive, GatewayReport
 from serving.service import Service
 
@@ -30,23 +31,33 @@ async def keep_in_step(
     service: Service,
     exchange: Exchange,
     *,
+    watch: ControllerWatch,
     interval_s: float = EXCHANGE_INTERVAL_S,
     timeout_s: float = EXCHANGE_TIMEOUT_S,
     fail_open_s: float = FAIL_OPEN_S,
 ) -> None:
-    """Exchange until cancelled. Says once that the controller is away, and once that it is back."""
+    """Exchange until cancelled. Says once that the controller is away, and once that it is back.
+
+    `watch` hears whether it answers.
+    """
     away = False
     heard_s = time.monotonic()
     while True:
+        asked_s = time.monotonic()
         try:
             async with asyncio.timeout(timeout_s):
                 directive = await exchange(service.report())
+            watch.answered(directive.place)
             service.follow(directive)
             heard_s = time.monotonic()
             if away:
                 logger.warning("the controller is back")
             away = False
         except Exception as error:
+            if isinstance(error, TimeoutError):
+                watch.silent(asked_s)
+            else:
+                watch.refused()
             if not away:
                 logger.warning("the controller is away, its last word stays in force: %r", error)
             away = True

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ray
@@ -25,7 +25,9 @@ from cluster.priority import Priority
 from cluster.waiting_line import WaitingLine
 from serving import tracing
 from serving.admission import PoolFront
+from serving.canary import Canaries
 from serving.config import LimitsSection, ServeConfig
+from serving.controller_watch import ControllerWatch
 from serving.direct_link import DirectLink
 from serving.dispatch import Dispatcher
 from serving.entry import HttpEntry
@@ -37,10 +39,12 @@ from serving.keys import KeyRing
 from serving.loopback import bind_to_node_address
 from serving.messages import Directive, GatewayReport
 from serving.metrics import GatewayMetrics
+from serving.replica_end import end_on_node
 from serving.request_log import open_request_log
 from serving.request_texts import Texts
 from serving.service import Service
 from serving.tokens import PromptTokenizer
+from serving.watch import Watch, WatchedLink
 
 _GC_EVERY = 50_000  # allocations, instead of 700
 
@@ -81,10 +85,15 @@ class Gateway:
         self._spec = spec
         self._traces = tracing.set_up("shardwise-gateway")
         self._log = open_request_log(spec.config.logs)
+        watch, metrics = Watch(time.monotonic), GatewayMetrics()
+        fronts = [_front(pool, spec, watch=watch) for pool in spec.plan.pools]
+        self._canaries = Canaries(
+            fronts, watch=watch, metrics=metrics, after_s=spec.config.steering.faults.canary_s
+        )
         self._service = Service(
-            fronts=[_front(pool, spec) for pool in spec.plan.pools],
+            fronts=fronts,
             limits=spec.config.limits,
-            metrics=GatewayMetrics(),
+            metrics=metrics,
             ring=_ring(spec.config),
             journeys=Journeys(
                 clock=time.time,
@@ -95,6 +104,7 @@ class Gateway:
             long_input=spec.config.long_input,
         )
         self._controller: Any = None
+        self._controller_is = (0, "")
         http = spec.config.http
         self._entry = await HttpEntry.open(
             build_app(self._service, status=self._status, application=spec.application),
@@ -108,19 +118,37 @@ class Gateway:
         gc.collect()
         gc.freeze()
         gc.set_threshold(_GC_EVERY, 20, 100)
-        self._exchanging = asyncio.create_task(keep_in_step(self._service, self._exchange))
+        watching = ControllerWatch(self._end_controller, clock=time.monotonic)
+        self._exchanging = asyncio.create_task(
+            keep_in_step(self._service, self._exchange, watch=watching)
+        )
+        self._asking = asyncio.create_task(self._canaries.keep())
 
     async def __del__(self) -> None:
         """Serve's hook before it ends a replica: the answers that were begun are finished."""
         await self._entry.close()
         self._exchanging.cancel()
+        self._asking.cancel()
+        self._canaries.close()
         await asyncio.to_thread(self._traces.flush)
         if self._log is not None:
             await asyncio.to_thread(self._log.close)
 
     async def _exchange(self, report: GatewayReport) -> Directive:
-        directive: Directive = await self._ask_controller("exchange", report)
-        return directive
+        told = replace(report, owed=self._canaries.owed())
+        directive: Directive = await self._ask_controller("exchange", told)
+        self._controller_is = directive.controller_pid, directive.controller_node
+        return self._canaries.admit(directive)
+
+    async def _end_controller(self) -> None:
+        pid, node = self._controller_is
+        # By its process: that never hits the one that comes after it.
+        if not pid or not await end_on_node(pid, node_id=node, title="ray::ControllerActor"):
+            await asyncio.to_thread(self._kill_controller)
+
+    def _kill_controller(self) -> None:
+        controller = ray.get_actor(self._spec.controller, namespace=self._spec.namespace)
+        ray.kill(controller, no_restart=False)
 
     async def _status(self) -> dict[str, Any]:
         status: dict[str, Any] = await self._ask_controller("status")
@@ -139,7 +167,7 @@ class Gateway:
             raise
 
 
-def _front(pool: PoolSection, spec: GatewaySpec) -> PoolFront:
+def _front(pool: PoolSection, spec: GatewaySpec, *, watch: Watch) -> PoolFront:
     limits = spec.config.limits
     longest = pool.model.max_context
     tokenizer = PromptTokenizer.load(spec.sources[pool.name])
@@ -153,6 +181,7 @@ def _front(pool: PoolSection, spec: GatewaySpec) -> PoolFront:
         vip_slots=limits.vip_slots,
         prefixes=_prefixes(pool, held),
     )
+    link = DirectLink(secret=spec.link_secret, reach_s=limits.reach_s, left=dispatcher.suspect)
     return PoolFront(
         pool=pool.name,
         model_name=pool.model.name,
@@ -160,7 +189,7 @@ def _front(pool: PoolSection, spec: GatewaySpec) -> PoolFront:
         expected_output=spec.plan.workload.osl,
         work=spec.work[pool.name],
         dispatcher=dispatcher,
-        link=DirectLink(secret=spec.link_secret, reach_s=limits.reach_s, left=dispatcher.suspect),
+        link=WatchedLink(link, watch),
         encode=tokenizer.encode,
         decode=tokenizer.decode,
         parsed=bool(pool.engine_args.get("reasoning_parser")),

@@ -94,7 +94,8 @@ class ReplicaReport:
 
     `address`: host and port at which gateways reach it. `limits`: what they may give it; None: as
     the plan they were started with says. `prompt_tokens`, `output_tokens`: that its engine has
-    computed and made since its start. `start`: what that took. `generation`: number of its layout.
+    computed and made since its start, in so many `steps`. `start`: what starting took.
+    `generation`: number of its layout.
     """
 
     pool: str
@@ -111,6 +112,19 @@ class ReplicaReport:
     output_tokens: int = 0
     start: StartParts | None = None
     generation: int = 1
+    steps: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Owed:
+    """What a replica owes one gateway.
+
+    `owed_s`: how long it has owed a token, 0 if it owes none. `silent_s`: since its last token to
+    this gateway, infinite if there was none.
+    """
+
+    owed_s: float
+    silent_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +152,7 @@ class GatewayReport:
 
     `address`: host and port of its own, at which no other gateway answers. `in_flight`: requests
     and predicted tokens, by replica. `charged`: requests and tokens since its start, by API key.
-    `served`: what has been asked since its start, by pool.
+    `served`: what has been asked since its start, by pool. `owed`: what replicas owe it.
     """
 
     gateway_id: str
@@ -148,6 +162,7 @@ class GatewayReport:
     in_flight: dict[str, tuple[int, float]]
     charged: dict[str, tuple[float, float]]
     served: dict[str, Served] = field(default_factory=dict)
+    owed: dict[str, Owed] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,8 +186,12 @@ class Directive:
     `replicas` is None while the controller has just started and does not know them yet. `work`:
     what tokens cost on a replica of a pool, where it is no longer as at the gateway's start.
     `elsewhere`, `charged`: what the other gateways have in flight, and charged, by gateway.
-    `lost`: replicas that are being ended: whatever is on them goes to others at once. `delivered`:
-    how fast replicas work over what is planned, by pool.
+    `delivered`: how fast replicas work over what is planned, by pool.
+    `closed`: replicas that take no new requests and finish those they have. `lost`: replicas that
+    are being ended: whatever is on them goes to others at once. `place`: of this gateway among all,
+    from 0. `restarts`: of replicas, by pool, since this controller's start. `troubles`: pools for
+    which no more is asked than answers, and why. `controller_pid`, `controller_node`: where the one
+    that says this runs.
     """
 
     sent_s: float
@@ -182,6 +201,12 @@ class Directive:
     elsewhere: Elsewhere = field(default_factory=Elsewhere)
     work: dict[str, EngineWork] = field(default_factory=dict)
     charged: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
+    closed: frozenset[str] = frozenset()
     lost: frozenset[str] = frozenset()
     delivered: dict[str, float] = field(default_factory=dict)
     nodes: NodesSeen = field(default_factory=NodesSeen)
+    place: int = 0
+    restarts: dict[str, int] = field(default_factory=dict)
+    troubles: dict[str, str] = field(default_factory=dict)
+    controller_pid: int = 0
+    controller_node: str = ""

@@ -71,6 +71,12 @@ class GatewayMetrics:
             ["pool"],
             registry=self.registry,
         )
+        self.canaries = Counter(
+            "shardwise_canary",
+            "Canary tokens asked of replicas, by outcome: answered, refused, lost",
+            ["pool", "outcome"],
+            registry=self.registry,
+        )
         self.broken = Counter(
             "shardwise_broken_streams",
             "Answers cut short by an error after their first reply",
@@ -162,6 +168,18 @@ class GatewayMetrics:
             "shardwise_replica_start_seconds",
             "What the start of the newest replica took, by part: weights, engine, warmup",
             ["pool", "part"],
+            registry=self.registry,
+        )
+        self.restarts = Gauge(
+            "shardwise_replica_restarts",
+            "Replicas that were restarted as faulty, since the controller's start",
+            ["pool"],
+            registry=self.registry,
+        )
+        self.held_starts = Gauge(
+            "shardwise_starts_held",
+            "1 while the pool is asked for no more than answers, because starts fail; else 0",
+            ["pool"],
             registry=self.registry,
         )
         self.tasks = Gauge(

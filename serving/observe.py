@@ -1,12 +1,14 @@
 """From reports to a snapshot: what the controller actor has heard, as the pure core sees it.
 
 Reports older than `FORGET_AFTER_S` are dropped: a gateway or replica that died takes its load and
-its name with it. Serve's own state, read at each tick, says how many replicas there should be.
+its name with it. Serve's own state, read at each tick, says how many replicas there should be; one
+that it routes to and that is silent stays in sight, or nobody would ask what is the matter with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from autoscaler.snapshot import (
@@ -14,6 +16,7 @@ from autoscaler.snapshot import (
     LoadObservation,
     PoolObservation,
     ReplicaObservation,
+    StartingReplica,
     WorkloadObservation,
     observed,
 )
@@ -46,21 +49,28 @@ class Moving:
 class Heard:
     """The latest report of every replica and gateway, and Serve's state at the last tick.
 
-    `lost`: replicas that are being ended, and since when. `kept`: what the nodes' keepers tell.
-    `moving`: pools that change their layout. `books`: replicas of every generation, in any state.
+    `silent`: the last reports of replicas that Serve routes to and that are heard no more. `lost`:
+    replicas that are being ended, and since when. `kept`: what the nodes' keepers tell. `moving`:
+    pools that change their layout. `start_failures`: why the last start of a pool failed, in words.
+    `books`: replicas of every generation, in any state.
     """
 
     replicas: dict[str, ReplicaReport] = field(default_factory=dict)
     gateways: dict[str, GatewayReport] = field(default_factory=dict)
     deployments: Mapping[str, DeploymentState] = field(default_factory=dict)
     deployments_s: float = 0.0
+    silent: dict[str, ReplicaReport] = field(default_factory=dict)
     lost: dict[str, float] = field(default_factory=dict)
     kept: Kept = field(default_factory=Kept)
     moving: Mapping[str, Moving] = field(default_factory=dict)
     books: frozenset[str] = frozenset()
+    start_failures: dict[str, str] = field(default_factory=dict)
 
     def forget(self, now_s: float) -> None:
         """Drop what is too old to say anything."""
+        routed = self._routed()
+        last = self.silent | self.replicas
+        self.silent = {k: r for k, r in last.items() if k in routed and not _fresh(r.sent_s, now_s)}
         self.replicas = {k: r for k, r in self.replicas.items() if _fresh(r.sent_s, now_s)}
         self.gateways = {k: g for k, g in self.gateways.items() if _fresh(g.sent_s, now_s)}
         self.lost = {k: since_s for k, since_s in self.lost.items() if now_s - since_s <= LOST_S}
@@ -78,11 +88,7 @@ class Heard:
                 for r in self.replicas.values()
                 if r.replica_id not in self.lost and not self._withheld(r)
             )
-        routed = frozenset().union(
-            *(state.answering for state in self.deployments.values()),
-            *(moving.answering for moving in self.moving.values()),
-        )
-        routed -= self.lost.keys()
+        routed = self._routed() - self.lost.keys()
         heard = tuple(r for r in self.replicas.values() if r.replica_id in routed)
         return None if routed and not heard else heard
 
@@ -109,6 +115,27 @@ class Heard:
             moving is not None
             and report.generation == moving.number
             and report.replica_id not in moving.answering
+        )
+
+    def unheard(self) -> tuple[ReplicaReport, ...]:
+        """Last reports of those that Serve routes to and that are silent, but for the lost."""
+        return tuple(r for name, r in self.silent.items() if name not in self.lost)
+
+    def owed_s(self, replica_id: str) -> float:
+        """How long all gateways together have waited for a token of a replica.
+
+        The longest that any has waited, but no longer than since it last said one to anybody: a
+        replica that one gateway does not reach is not dead.
+        """
+        told = [g.owed[replica_id] for g in self.gateways.values() if replica_id in g.owed]
+        if not told:
+            return 0.0
+        return min(max(owed.owed_s for owed in told), *(owed.silent_s for owed in told))
+
+    def _routed(self) -> frozenset[str]:
+        return frozenset().union(
+            *(state.answering for state in self.deployments.values()),
+            *(moving.answering for moving in self.moving.values()),
         )
 
     def elsewhere(self, gateway_id: str) -> Elsewhere:
@@ -170,19 +197,43 @@ def _pool(heard: Heard, name: str) -> PoolObservation:
         target=state.target + worth,
         ready=state.running + worth,
         pending=max(state.starting, state.target - state.running, 0),
-        replicas=tuple(
-            _replica(heard, report) for report in heard.replicas.values() if report.pool == name
+        replicas=tuple(_replicas(heard, state, pool=name)),
+        starting=tuple(
+            StartingReplica(replica_id=replica.replica_id, since_s=replica.since_s)
+            for replica in state.replicas
+            if replica.starts
         ),
         unmet=heard.kept.unmet.get(name, ""),
+        start_failure=heard.start_failures.get(name, ""),
         moving="" if moving is None else moving.why,
+        deploying=state.deploying,
     )
 
 
-def _replica(heard: Heard, report: ReplicaReport) -> ReplicaObservation:
-    use = heard.kept.uses.get(report.replica_id, ReplicaUse())
+def _replicas(heard: Heard, state: DeploymentState, *, pool: str) -> Iterator[ReplicaObservation]:
+    """Those that report, and those that Serve routes to and that report no more, or never have."""
+    reports = heard.silent | heard.replicas
+    for report in reports.values():
+        if report.pool == pool:
+            yield replace(_known(heard, observed(report)), steps=report.steps)
+    for replica_id in sorted(state.answering - reports.keys()):
+        unheard = ReplicaObservation(
+            replica_id=replica_id,
+            observed_s=math.nan,
+            running=0,
+            waiting=0,
+            kv_usage=math.nan,
+        )
+        yield _known(heard, unheard)
+
+
+def _known(heard: Heard, replica: ReplicaObservation) -> ReplicaObservation:
+    """With what gateways and the nodes' keepers say of it."""
+    use = heard.kept.uses.get(replica.replica_id, ReplicaUse())
     return replace(
-        observed(report),
-        in_flight=heard.in_flight(report.replica_id),
+        replica,
+        owed_s=heard.owed_s(replica.replica_id),
+        in_flight=heard.in_flight(replica.replica_id),
         host_bytes=use.host_bytes,
         device_bytes=use.device_bytes,
         device_fault=use.device_fault,

@@ -29,22 +29,25 @@ logger = logging.getLogger("shardwise.controller")
 async def end_replica(replica: ServeReplica) -> None:
     """End a replica's processes and its actor. One that is gone already is no error."""
     if replica.pid and replica.node_id:
-        await _end_tree(replica)
+        await end_on_node(replica.pid, node_id=replica.node_id, title=TITLE)
     await asyncio.to_thread(_kill_actor, replica.actor_name)
 
 
-async def _end_tree(replica: ServeReplica) -> None:
-    there = NodeAffinitySchedulingStrategy(node_id=replica.node_id, soft=False)
+async def end_on_node(pid: int, *, node_id: str, title: str) -> int:
+    """`end_processes` on a node; 0 if it cannot be reached in time."""
+    there = NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
     task = ray.remote(end_processes).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
     try:
         async with asyncio.timeout(TREE_S):
-            ended = await task.remote(replica.pid)
-        logger.info("replica %s: %d processes ended", replica.replica_id, ended)
+            ended: int = await task.remote(pid, title)
     except (TimeoutError, ray.exceptions.RayError) as error:
-        logger.warning("replica %s: its node ends nothing: %r", replica.replica_id, error)
+        logger.warning("nothing is ended on node %s: %r", node_id, error)
+        return 0
+    logger.info("%d processes of %s were ended", ended, title)
+    return ended
 
 
-def end_processes(pid: int, title: str = TITLE) -> int:
+def end_processes(pid: int, title: str) -> int:
     """SIGKILL a process called `title…` on this node, and all below it. Returns how many.
 
     0 if the number has gone to another process.
@@ -69,3 +72,8 @@ def _kill_actor(name: str) -> None:
     except ValueError:  # Ray has seen that it is dead
         return
     ray.kill(actor, no_restart=True)
+
+
+def this_node() -> str:
+    """Ray's id of the node this process runs on."""
+    return str(ray.get_runtime_context().get_node_id())

@@ -56,7 +56,8 @@ class DeploymentState:
     """One deployment as Serve reports it.
 
     `message`: Serve's own words about trouble. `answering`: ids of the replicas it routes to.
-    `replicas`: those in any state. `origin`: what it says of itself as a generation.
+    `replicas`: those in any state. `origin`: what it says of itself as a generation. `deploying`:
+    its application comes up for the first time.
     """
 
     name: str
@@ -68,6 +69,7 @@ class DeploymentState:
     answering: frozenset[str] = frozenset()
     replicas: tuple[ServeReplica, ...] = ()
     origin: Mapping[str, Any] = field(default_factory=dict)
+    deploying: bool = False
 
     def replica(self, replica_id: str) -> ServeReplica | None:
         """One of its replicas, None if Serve knows it no more."""
@@ -114,7 +116,8 @@ class ServeScaler:
         details = await self._request("GET", "/api/serve/applications/")
         apps: dict[str, Any] = details.get("applications", {})
         first = apps.get(self._app, {}).get("deployments", {})
-        found = {name: _state(name, data) for name, data in first.items()}
+        deploying = apps.get(self._app, {}).get("status") == "DEPLOYING"
+        found = {name: _state(name, data, deploying=deploying) for name, data in first.items()}
         for name, app in apps.items():
             if (generation := self._generation.fullmatch(name)) is not None:
                 found[name] = _later(name, generation[1], app)
@@ -126,6 +129,21 @@ class ServeScaler:
         app, name = (self._app, deployment) if generation is None else (deployment, generation[1])
         path = f"/api/v1/applications/{app}/deployments/{name}/scale"
         await self._request("POST", path, json={"target_num_replicas": replicas})
+
+    async def output(self, replica: ServeReplica) -> str:
+        """What a replica's worker has printed lately; empty if Ray does not say."""
+        where = {"node_id": replica.node_id, "pid": str(replica.pid), "lines": "500"}
+        texts: list[str] = []
+        for suffix in ("err", "out"):
+            try:
+                response = await self._client.get(
+                    "/api/v0/logs/file", params={**where, "suffix": suffix}
+                )
+            except httpx.HTTPError:
+                continue
+            if response.is_success:
+                texts.append(response.text)
+        return "\n".join(texts)
 
     async def _request(
         self, method: str, path: str, json: dict[str, Any] | None = None
@@ -145,7 +163,7 @@ class ServeScaler:
         return data
 
 
-def _state(name: str, data: dict[str, Any]) -> DeploymentState:
+def _state(name: str, data: dict[str, Any], *, deploying: bool = False) -> DeploymentState:
     replicas = tuple(_replica(replica) for replica in data.get("replicas", []))
     return DeploymentState(
         name=name,
@@ -157,6 +175,7 @@ def _state(name: str, data: dict[str, Any]) -> DeploymentState:
         answering=frozenset(replica.replica_id for replica in replicas if replica.answers),
         replicas=replicas,
         origin=(data.get("deployment_config") or {}).get("user_config") or {},
+        deploying=deploying,
     )
 
 

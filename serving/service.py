@@ -132,12 +132,16 @@ class Service:
         self._nodes = directive.nodes
         for pool, work in directive.work.items():
             self._lengths[pool].reckon_by(work)
+        for pool in self._fronts:
+            self.metrics.restarts.labels(pool).set(directive.restarts.get(pool, 0))
+            self.metrics.held_starts.labels(pool).set(pool in directive.troubles)
         if directive.replicas is None:
             return  # those known before stay in use
         self.metrics.started(directive.replicas)
+        offered = [r for r in directive.replicas if r.replica_id not in directive.closed]
         for front in self._fronts.values():
             front.link.observe(directive.replicas)
-            front.dispatcher.observe(directive.replicas, directive.elsewhere)
+            front.dispatcher.observe(offered, directive.elsewhere)
             front.link.lose(directive.lost)
 
     def fail_open(self) -> None:

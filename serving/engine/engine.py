@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from serving.engine import fast_start
+from serving.engine.steps import Steps
 from serving.messages import EngineError, EngineReply, EngineRequest, EngineSpec
 from serving.tracing import otlp_endpoint
 
@@ -33,6 +34,7 @@ class Engine:
 
     def __init__(self, server: Any) -> None:
         self._server = server
+        self._steps = Steps(server.engine._engine_client)
 
     @classmethod
     async def start(cls, spec: EngineSpec) -> Engine:
@@ -84,7 +86,7 @@ class Engine:
         await self._server.check_health()
 
     def stats(self) -> dict[str, float]:
-        """Sequences, KV usage and tokens since the start, from the engine's own metrics."""
+        """Sequences, KV usage and tokens since the start by the engine's metrics, and its steps."""
         from prometheus_client import REGISTRY
 
         values = dict.fromkeys(_METRICS, 0.0)
@@ -96,7 +98,7 @@ class Engine:
                     for sample in family.samples
                     if not sample.name.endswith("_created")  # when a counter began
                 )
-        return values
+        return values | {"steps": float(self._steps.count)}
 
 
 def _configure(spec: EngineSpec) -> tuple[Any, LLMConfig]:

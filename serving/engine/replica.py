@@ -106,6 +106,7 @@ class EngineReplica:
             prompt_tokens=int(stats.get("prompt_tokens", 0)),
             output_tokens=int(stats.get("output_tokens", 0)),
             start=self._start,
+            steps=int(stats["steps"]),
         )
 
     async def _report_until_dead(self) -> None:

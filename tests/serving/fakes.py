@@ -74,7 +74,11 @@ def report(
 
 
 def directive(
-    *replicas: ReplicaReport, tier: Tier = Tier.NORMAL, retry_after_s: float = 7.0
+    *replicas: ReplicaReport,
+    tier: Tier = Tier.NORMAL,
+    retry_after_s: float = 7.0,
+    closed: frozenset[str] = frozenset(),
+    lost: frozenset[str] = frozenset(),
 ) -> Directive:
     memory = {replica.replica_id: (replica.pool, 1e9, 2e9) for replica in replicas}
     return Directive(
@@ -83,6 +87,8 @@ def directive(
         retry_after_s=retry_after_s,
         replicas=replicas,
         nodes=NodesSeen(memory=memory, swept_processes=1, retired={"main": 1}),
+        closed=closed,
+        lost=lost,
     )
 
 
@@ -175,13 +181,14 @@ class FakeLink:
     script: Script = field(default_factory=lambda: answering("hello", "world"))
     by_replica: dict[str, Script] = field(default_factory=dict)
     calls: list[tuple[str, EngineRequest]] = field(default_factory=list)
+    lost: set[str] = field(default_factory=set)
     running: int = 0
 
     def observe(self, reports: Iterable[ReplicaReport]) -> None:
         del reports
 
     def lose(self, replica_ids: Iterable[str]) -> None:
-        del replica_ids
+        self.lost |= set(replica_ids)
 
     async def call(
         self, request: EngineRequest, *, replica_id: str

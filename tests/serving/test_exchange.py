@@ -1,23 +1,39 @@
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
 
 from autoscaler.snapshot import Tier
+from serving.controller_watch import ControllerWatch, Kill
 from serving.exchange import Exchange, keep_in_step
 from serving.messages import Directive, GatewayReport
 from tests.serving.fakes import Stage, directive, report
 
 
+async def nothing() -> None:
+    pass
+
+
 @contextlib.asynccontextmanager
 async def in_step(
-    stage: Stage, exchange: Exchange, *, fail_open_s: float = 60.0
+    stage: Stage,
+    exchange: Exchange,
+    *,
+    fail_open_s: float = 60.0,
+    frozen_s: float = 60.0,
+    kill: Kill = nothing,
 ) -> AsyncIterator[None]:
     task = asyncio.create_task(
         keep_in_step(
-            stage.service, exchange, interval_s=0.001, timeout_s=0.02, fail_open_s=fail_open_s
+            stage.service,
+            exchange,
+            watch=ControllerWatch(kill, clock=time.monotonic, frozen_s=frozen_s),
+            interval_s=0.001,
+            timeout_s=0.02,
+            fail_open_s=fail_open_s,
         )
     )
     try:
@@ -95,3 +111,48 @@ async def test_what_replicas_deliver_is_a_metric() -> None:
     stage.service.refresh_gauges()
     assert stage.value("shardwise_delivered_ratio", pool="main") == 0.5
     assert stage.value("shardwise_arriving_work", pool="main") == 0.1
+
+
+async def test_a_controller_that_answers_nobody_is_ended_once_and_a_dead_one_is_not() -> None:
+    stage = Stage()
+    kills: list[float] = []
+    dead = True
+
+    async def exchange(_: GatewayReport) -> Directive:
+        if dead:
+            raise ConnectionError("the actor is restarting")
+        await asyncio.sleep(60)
+        raise AssertionError
+
+    async def kill() -> None:
+        kills.append(time.monotonic())
+
+    async with in_step(stage, exchange, frozen_s=0.05, kill=kill):
+        await asyncio.sleep(0.2)
+        assert kills == []
+        dead = False
+        await eventually(lambda: kills)
+        await asyncio.sleep(0.2)
+        assert len(kills) == 1, "a fresh one gets its time"
+
+
+async def test_those_that_are_ended_are_left_at_once_and_the_closed_get_nothing_new() -> None:
+    stage = Stage()
+    told = directive(
+        *(report(name, sent_s=1000) for name in ("open", "closed")),
+        closed=frozenset({"closed"}),
+        lost=frozenset({"ended"}),
+    )
+    stage.service.follow(told)
+    assert stage.dispatcher.ready == 1
+    assert stage.link.lost == {"ended"}
+
+
+async def test_what_the_controller_says_of_faults_is_in_the_metrics() -> None:
+    stage = Stage()
+    told = replace(directive(), restarts={"main": 2}, troubles={"main": "no room"})
+    stage.service.follow(told)
+    assert stage.value("shardwise_replica_restarts", pool="main") == 2
+    assert stage.value("shardwise_starts_held", pool="main") == 1
+    stage.service.follow(directive())
+    assert stage.value("shardwise_starts_held", pool="main") == 0

@@ -176,6 +176,7 @@ async def test_every_series_is_rendered() -> None:
     stage.metrics.moved.labels("main").inc()
     stage.metrics.resumed.labels("main").inc()
     stage.metrics.replica_start.labels("main", "engine").set(1.0)
+    stage.metrics.canaries.labels("main", "answered").inc()
     stage.ready("a", "b", tier=Tier.SHORT_OUTPUT)
     async with stage.client() as client:
         await client.post(CHAT, json=chat(stream=True))
@@ -192,6 +193,7 @@ async def test_every_series_is_rendered() -> None:
     assert set(ours) == {
         "shardwise_arriving_work",
         "shardwise_broken_streams",
+        "shardwise_canary",
         "shardwise_degraded",
         "shardwise_delivered_ratio",
         "shardwise_in_flight_tokens",
@@ -208,12 +210,14 @@ async def test_every_series_is_rendered() -> None:
         "shardwise_ready_replicas",
         "shardwise_replica_device_bytes",
         "shardwise_replica_host_bytes",
+        "shardwise_replica_restarts",
         "shardwise_requests",
         "shardwise_resumed_streams",
         "shardwise_replica_start_seconds",
         "shardwise_retired_replicas",
         "shardwise_retries",
         "shardwise_swept",
+        "shardwise_starts_held",
         "shardwise_tasks",
         "shardwise_tier",
         "shardwise_ttft_seconds",

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from serving.keeper.account import Kept, ReplicaUse
-from serving.messages import GatewayReport, PoolLoad
+from serving.messages import GatewayReport, Owed, PoolLoad
 from serving.observe import FORGET_AFTER_S, Heard, Moving, in_public, snapshot
 from serving.scaler import DeploymentState, ServeReplica
 from tests.serving.fakes import report
@@ -180,3 +180,40 @@ def test_a_replica_of_a_layout_that_has_yet_to_take_over_is_in_serves_books() ->
     }
     assert heard.living(100.0) == {"old", "new"}
     assert heard.living(200.0) is None
+
+
+def owing(name: str, **owed: tuple[float, float]) -> GatewayReport:
+    told = {replica: Owed(owed_s=o, silent_s=s) for replica, (o, s) in owed.items()}
+    return replace(gateway(name, sent_s=99), owed=told)
+
+
+def test_a_replica_owes_as_long_as_any_gateway_waits_unless_it_answers_another() -> None:
+    heard = Heard(
+        gateways={
+            "g": owing("g", dead=(12, 12), cut=(12, 12), idle=(0, 50)),
+            "h": owing("h", dead=(3, 20), cut=(0, 2), idle=(0, math.inf)),
+        }
+    )
+    assert [heard.owed_s(name) for name in ("dead", "cut", "idle", "unknown")] == [12, 2, 0, 0]
+
+
+def test_a_replica_that_serve_routes_to_stays_in_sight_when_it_falls_silent() -> None:
+    heard = Heard(deployments={"main": routed("a", "b", "new")}, deployments_s=110)
+    heard.replicas = {"a": report("a", sent_s=100), "b": report("b", sent_s=109)}
+    heard.replicas["gone"] = report("gone", sent_s=100)
+    heard.forget(110)
+    (pool,) = snapshot(heard, pools=["main"], now_s=110).pools
+    seen = {replica.replica_id: replica.observed_s for replica in pool.replicas}
+    assert math.isnan(seen.pop("new")), "it has never reported"
+    assert seen == {"a": 100, "b": 109}
+    assert [r.replica_id for r in heard.answering(110) or ()] == ["b"]
+    assert [r.replica_id for r in heard.unheard()] == ["a"]
+
+
+def test_starts_are_told_apart_and_since_when() -> None:
+    starting = ServeReplica(replica_id="s", state="STARTING", since_s=42)
+    state = replace(routed("a"), target=2, starting=1, replicas=(starting,))
+    heard = Heard(deployments={"main": state}, start_failures={"main": "no memory"})
+    (pool,) = snapshot(heard, pools=["main"], now_s=100).pools
+    assert [(s.replica_id, s.since_s) for s in pool.starting] == [("s", 42)]
+    assert pool.start_failure == "no memory"

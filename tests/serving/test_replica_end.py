@@ -38,7 +38,7 @@ def test_a_stopped_process_and_all_below_it_are_ended() -> None:
 def test_a_process_that_is_gone_is_no_error() -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    assert end_processes(gone.pid) == 0
+    assert end_processes(gone.pid, title=sys.executable) == 0
 
 
 async def test_a_replica_is_ended_once_however_often_it_is_ordered() -> None:

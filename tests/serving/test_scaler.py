@@ -18,7 +18,15 @@ DETAILS = {
                     "message": "waiting for a bundle",
                     "target_num_replicas": 3,
                     "replicas": [
-                        {"state": "RUNNING"},
+                        {
+                            "state": "RUNNING",
+                            "replica_id": "abc",
+                            "actor_name": "SERVE_REPLICA::shardwise#main#abc",
+                            "node_id": "n1",
+                            "worker_id": "w1",
+                            "pid": 77,
+                            "start_time_s": 5.5,
+                        },
                         {"state": "PENDING_MIGRATION"},
                         {"state": "STARTING"},
                         {"state": "STOPPING"},
@@ -52,6 +60,11 @@ async def test_states_are_read() -> None:
     (state,) = (await made.states()).values()
     assert (state.name, state.target, state.running, state.starting) == ("main", 3, 2, 1)
     assert state.message == "waiting for a bundle"
+    assert state.deploying
+    found = state.replica("abc")
+    assert found is not None
+    assert (found.pid, found.node_id, found.since_s, found.answers) == (77, "n1", 5.5, True)
+    assert state.replica("other") is None
     assert seen[0].headers["Authorization"] == "Bearer secret"
 
 
