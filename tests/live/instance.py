@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -31,6 +32,7 @@ FAST_STEERING = {
     "tier_probe_s": 8.0,
     "wait_limit_s": 20.0,
     "light_release_s": 5.0,
+    "faults": {"failed_starts": 100},  # replicas are killed young here
 }
 
 
@@ -98,9 +100,26 @@ class LiveInstance:
             if sample.name == name
         )
 
+    def processes(self, title: str) -> list[psutil.Process]:
+        """Processes of the instance that call themselves so."""
+        head = psutil.Process(int((self.home / "instance" / "head.pid").read_text()))
+        return [p for p in head.children(recursive=True) if title in _title(p)]
+
+    @property
+    def decisions(self) -> Path:
+        """The decision log."""
+        return self.home / "instance" / "decisions.jsonl"
+
     def progress(self) -> dict[str, Any]:
         data: dict[str, Any] = json.loads((self.home / "instance" / "progress.json").read_text())
         return data
+
+
+def _title(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:  # it has just ended
+        return ""
 
 
 def link_models(home: Path) -> None:
@@ -111,13 +130,18 @@ def link_models(home: Path) -> None:
 
 
 def write_config(
-    path: Path, *, port: int, steering: Mapping[str, object], keys_file: Path | None = None
+    path: Path,
+    *,
+    port: int,
+    steering: Mapping[str, object],
+    keys_file: Path | None = None,
+    gateways: int = 1,
+    limits: Mapping[str, object] | None = None,
 ) -> Path:
-    """A serving configuration file."""
-    limits = {"queue_wait_s": 90.0, "output_cap": 24}
+    """A serving configuration file. `limits`: beside those that every test has."""
     config = {
-        "http": {"port": port},
-        "limits": limits,
+        "http": {"port": port, "gateways": gateways},
+        "limits": {"queue_wait_s": 90.0, "output_cap": 24, **(limits or {})},
         "steering": dict(steering),
         "access": {"keys_file": None if keys_file is None else str(keys_file)},
     }

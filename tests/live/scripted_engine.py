@@ -24,6 +24,8 @@ from serving.instance import INSTANCE_VARIABLE
 from serving.messages import DONE, EngineError, EngineReply, EngineRequest, EngineSpec
 
 RUNNING = "running"  # folder of the instance: a file per engine with the requests it is at
+FROZEN = "frozen"  # folder: a file named after a process, and its engine makes no step
+BROKEN = "broken"  # file: no engine starts, for the reason in it; empty: a start never ends
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,15 +67,23 @@ class ScriptedEngine(Engine):
     """In the place of `Engine`."""
 
     def __init__(self) -> None:
-        folder = Path(os.environ[INSTANCE_VARIABLE]) / RUNNING
-        folder.mkdir(exist_ok=True)
-        self._count = (folder / str(os.getpid())).open("w+b", buffering=0)
+        home = Path(os.environ[INSTANCE_VARIABLE])
+        (home / RUNNING).mkdir(exist_ok=True)
+        self._count = (home / RUNNING / str(os.getpid())).open("w+b", buffering=0)
+        self._frozen = home / FROZEN / str(os.getpid())
         self._running = 0
         self._mute = False
+        self._steps = 0
         self._note(0)
 
     @classmethod
     async def start(cls, spec: EngineSpec) -> ScriptedEngine:
+        broken = Path(os.environ[INSTANCE_VARIABLE]) / BROKEN
+        if broken.exists():
+            why = broken.read_text()
+            if not why:
+                await asyncio.Event().wait()
+            raise RuntimeError(why)
         if spec.engine_args.get("scripted_fault") == "start":
             raise RuntimeError("this engine is told not to start")
         await asyncio.sleep(spec.engine_args.get("scripted_start_s", 0.0))
@@ -88,6 +98,9 @@ class ScriptedEngine(Engine):
         self._note(+1)
         try:
             async for reply in _answer(request):
+                while self._frozen.exists():
+                    await asyncio.sleep(0.1)
+                self._steps += 1
                 yield reply
         finally:
             self._note(-1)
@@ -96,7 +109,8 @@ class ScriptedEngine(Engine):
         pass
 
     def stats(self) -> dict[str, float]:
-        return {"running": float(self._running), "waiting": 0.0, "kv_usage": 0.0}
+        steps = float(self._steps)
+        return {"running": float(self._running), "waiting": 0.0, "kv_usage": 0.0, "steps": steps}
 
     def _note(self, change: int) -> None:
         self._running += change

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+import psutil
+
 from serving.instance import INSTANCE_VARIABLE, Instance
 from tests.live import scripted_engine
 from tests.live.instance import (
@@ -55,6 +57,12 @@ class ScriptedInstance(LiveInstance):
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
 
+    def freeze(self, replica: psutil.Process) -> None:
+        """Its engine makes no step any more; its process lives."""
+        folder = self.state.directory / scripted_engine.FROZEN
+        folder.mkdir(exist_ok=True)
+        (folder / str(replica.pid)).touch()
+
     def whole(self) -> None:
         """Wait until every replica may be chosen."""
         ready = "shardwise_ready_replicas"
@@ -68,6 +76,7 @@ def scripted_instance(
     replicas: Bounds = _FIXED,
     steering: Mapping[str, object] = MappingProxyType({}),
     head: str = _HEAD,
+    gateways: int = 1,
 ) -> Iterator[ScriptedInstance]:
     """Served for as long as the context lasts: one pool.
 
@@ -84,7 +93,7 @@ def scripted_instance(
     state = instance.state
     state.directory.mkdir(parents=True)
     state.plan_path.write_text(_replicated(plan, replicas))
-    write_config(state.config_path, port=instance.port, steering=dict(steering))
+    write_config(state.config_path, port=instance.port, steering=steering, gateways=gateways)
     with state.output_path.open("wb") as output:
         head = subprocess.Popen(
             [sys.executable, "-c", head, str(state.directory)],

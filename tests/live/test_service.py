@@ -295,26 +295,12 @@ class Listener(threading.Thread):
 def test_any_other_process_may_die(live: LiveInstance, name: str) -> None:
     until(lambda: live.pool("main")["ready"] >= 1, limit_s=90, what="a replica")
     # A replica may be on its way in or out after the test before: wait for one to be there.
-    until(lambda: bool(named(live, name)), limit_s=90, what=f"a process named {name}")
-    for victim in named(live, name):
+    until(lambda: bool(live.processes(name)), limit_s=90, what=f"a process named {name}")
+    for victim in live.processes(name):
         with contextlib.suppress(psutil.NoSuchProcess):
             victim.kill()
     until(lambda: answers(live), limit_s=90, what=f"an answer after {name} died")
     until(lambda: controller_answers(live), limit_s=30, what="the controller to answer")
-
-
-def named(live: LiveInstance, name: str) -> list[psutil.Process]:
-    """Processes of the instance that call themselves so."""
-    head = psutil.Process(int((live.home / "instance" / "head.pid").read_text()))
-    return [process for process in head.children(recursive=True) if name in title(process)]
-
-
-def title(process: psutil.Process) -> str:
-    """What a process calls itself; empty if it has just ended."""
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""
 
 
 def answers(live: LiveInstance) -> bool:

@@ -5,7 +5,6 @@ Its service asks for a key, so what a key is charged is compared with what the e
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,32 +15,10 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from serving.bundled import bundled_path
-from tests.live.instance import LiveInstance, free_port, link_models, until, write_config
+from tests.live.instance import LiveInstance, until
+from tests.live.tiny_instance import tiny_instance
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
-
-
-def make_tiny_model(directory: Path) -> None:
-    """A random two-layer model of four heads, with the bundled tokenizer."""
-    import torch
-    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(0)
-    tokenizer = AutoTokenizer.from_pretrained(bundled_path("smollm2-135m-instruct"))
-    config = LlamaConfig(
-        hidden_size=128,
-        head_dim=64,
-        intermediate_size=256,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        vocab_size=len(tokenizer),
-        max_position_embeddings=512,
-        tie_word_embeddings=True,
-    )
-    LlamaForCausalLM(config).save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,29 +40,13 @@ class Served:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("tp2")
-    model = folder / "tiny"
-    make_tiny_model(model)
-    instance = LiveInstance(folder / "home", free_port())
-    instance.home.mkdir()
-    link_models(instance.home)
-    plan = folder / "plan.json"
-    planned = instance.command(
-        *("plan", "--model", str(model), "--served-name", "tiny", "--cluster", "1x2xcpu"),
-        *("--isl", "64", "--osl", "32", "--max-model-len", "256", "--out", str(plan)),
-    )
-    assert planned.returncode == 0, planned.stderr
-    _force_tp2(plan)
     keys = folder / "keys.yaml"
-    made = instance.command("key", "team", "--file", str(keys), "--tokens-per-minute", "1000")
+    made = LiveInstance(folder, 0).command(
+        "key", "team", "--file", str(keys), "--tokens-per-minute", "1000"
+    )
     assert made.returncode == 0, made.stderr
-    config = write_config(folder / "serve.yaml", port=instance.port, steering={}, keys_file=keys)
-    try:
-        up = instance.command("up", str(plan), "--config", str(config), timeout_s=420.0)
-        assert up.returncode == 0, up.stdout + up.stderr
+    with tiny_instance(folder, steering={}, keys_file=keys) as instance:
         yield Served(instance=instance, key=made.stdout.split()[-1])
-    finally:
-        down = instance.command("down")
-    assert down.returncode == 0
 
 
 def test_tensor_parallel_ranks_share_a_placement_group(served: Served) -> None:
@@ -139,17 +100,6 @@ def _used(served: Served) -> dict[str, float]:
             if sample.name == "shardwise_key_tokens_total":
                 counted[sample.labels["kind"]] = sample.value
     return counted
-
-
-def _force_tp2(path: Path) -> None:
-    plan = json.loads(path.read_text())
-    pool = plan["pools"][0]
-    pool["layout"].update(tp=2, moe_tp=2, pp=1)
-    pool["engine_args"].update(tensor_parallel_size=2, pipeline_parallel_size=1, max_num_seqs=4)
-    pool["engine_args"]["enforce_eager"] = True
-    pool["layout"]["max_num_seqs"] = 4
-    pool["replicas"] = {"minimum": 1, "initial": 1, "maximum": 1}
-    path.write_text(json.dumps(plan))
 
 
 def _ray_state(instance: LiveInstance) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
