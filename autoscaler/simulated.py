@@ -122,7 +122,7 @@ class Steered:
 
 
 def snapshot_of(facts: Sequence[PoolFacts], now_s: float) -> ClusterSnapshot:
-    """What the controller may look at, as `serving.observe.snapshot` makes it of live reports."""
+    """What the controller may look at, as `serving.control.observe.snapshot` makes it live."""
     return ClusterSnapshot(
         now_s=now_s,
         pools=tuple(

@@ -59,7 +59,7 @@ from cluster.traces.options import WindowOptions
 from cluster.traces.request import TraceRequest
 from cluster.traces.scaling import cut, sample
 from rl_search.plan_writer import expectation
-from serving.steering_config import SteeringSection, controller_params
+from serving.settings.steering_config import SteeringSection, controller_params
 
 TRACES = Path(__file__).resolve().parents[1].parent / "shared" / "data" / "traces"
 CONV, CODE = "AzureLLMInferenceTrace_conv_2023.csv", "AzureLLMInferenceTrace_code_2023.csv"

@@ -28,9 +28,9 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
 
-from serving.config import LogsSection
 from serving.http_api import HttpApi
 from serving.request_log import RequestLog, open_request_log
+from serving.settings.config import LogsSection
 from tests.serving.fakes import FakeLink, Stage, answering, chat
 
 CHAT = "/v1/chat/completions"

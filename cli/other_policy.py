@@ -15,8 +15,8 @@ from autoscaler.need import SCALING_POLICIES
 from autoscaler.params import ControllerParams
 from autoscaler.what_if import Change
 from cluster.errors import UnknownNameError
-from serving.config import load_steering
-from serving.steering_config import SteeringSection, steering_params
+from serving.settings.config import load_steering
+from serving.settings.steering_config import SteeringSection, steering_params
 
 
 def change_of(policy: str) -> Change:

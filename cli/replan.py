@@ -20,13 +20,13 @@ from cli.replan_report import layouts_table, print_steps, workload_table
 from cli.status import fetch
 from cluster.errors import InputError, UnavailableError
 from cluster.model.plan import Plan, load_plan
-from serving import layout_desk
-from serving.config import load_serve_config
 from serving.instance import Instance, Progress
-from serving.replan_search import search
-from serving.replanner import verdict_of, workload_of
+from serving.layout import layout_desk
+from serving.layout.replan_search import search
+from serving.layout.replanner import verdict_of, workload_of
+from serving.layout.succession import successor
+from serving.settings.config import load_serve_config
 from serving.sources import resolve_sources, with_sources
-from serving.succession import successor
 
 _POLL_S = 0.25
 _ANSWER_S = 60.0

@@ -77,7 +77,7 @@ from cluster.sim.failure_file import read_failures
 from cluster.sim.failures import Failure, parse_failure
 from cluster.sim.task import Summary
 from cluster.traces.describe import describe
-from serving.config import load_serve_config
+from serving.settings.config import load_serve_config
 
 
 def command(

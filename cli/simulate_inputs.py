@@ -28,8 +28,8 @@ from cluster.sim.failures import Failure
 from cluster.sim.from_plan import max_context, pool_setups
 from cluster.sim.measured_times import MeasuredTimes
 from cluster.sim.setup import GatewayRules, PoolSetup, Setup
-from serving.config import LimitsSection, ServeConfig
-from serving.steering_config import controller_params
+from serving.settings.config import LimitsSection, ServeConfig
+from serving.settings.steering_config import controller_params
 
 Steering = partial[Steered]
 

@@ -22,12 +22,12 @@ from cli.console import out
 from cluster.errors import InputError, ShardwiseError, UnavailableError
 from cluster.model.plan import Plan, load_plan
 from cluster.ray_backend.inventory import local_cluster
-from serving.config import ServeConfig, load_serve_config
 from serving.instance import INSTANCE_VARIABLE, Instance, Progress
 from serving.keys import load_keys
+from serving.layout.succession import check_servable
+from serving.settings.config import ServeConfig, load_serve_config
+from serving.settings.steering_config import controller_params
 from serving.sources import resolve_sources, with_sources
-from serving.steering_config import controller_params
-from serving.succession import check_servable
 
 _POLL_S = 0.25
 # What keeps a local cluster off every other interface: Ray's switch, whose name is older than this

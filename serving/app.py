@@ -3,7 +3,7 @@
     gateway ─► main   (engine replicas, one placement group each)
             └► light  (the lighter model of tier 3, if the plan has one)
 
-Pools are scaled from outside (`serving.controller_actor`), so Serve's autoscaler is off.
+Pools are scaled from outside (`serving.control.controller_actor`), so Serve's autoscaler is off.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from cluster.planned_work import planned_work
 from cluster.pool_capacity import replica_limits
 from cluster.ray_backend.bundles import PlacementBundles, replica_bundles
 from cluster.ray_backend.capacity import PoolNeed
-from serving.config import ServeConfig, WarmupSection
-from serving.controller_actor import ControllerActor, ControllerSpec
+from serving.control.controller_actor import ControllerActor, ControllerSpec
 from serving.engine.replica import EngineReplica
 from serving.gateway import Gateway, GatewaySpec
+from serving.keeper.keepers import KeeperSpec
 from serving.keeper.mark import application_id
-from serving.keepers import KeeperSpec
-from serving.layouts import Apps, Layouts
+from serving.layout.layouts import Apps, Layouts
 from serving.messages import EngineSpec, Warmup
+from serving.settings.config import ServeConfig, WarmupSection
+from serving.settings.steering_config import controller_params
 from serving.sources import with_sources
-from serving.steering_config import controller_params
 from serving.weights.cluster import start_store
 from serving.weights.spec import WeightsSpec, model_key
 

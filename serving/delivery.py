@@ -22,7 +22,6 @@ from cluster.priority import Priority
 from cluster.waiting_line import Ask
 from serving.access import Reserve
 from serving.admission import PoolFront
-from serving.config import LimitsSection
 from serving.dispatch import Slot
 from serving.errors import ApiError, from_engine, too_busy, unavailable
 from serving.journey import Journey
@@ -32,6 +31,7 @@ from serving.metering import Meter
 from serving.metrics import GatewayMetrics
 from serving.replica_link import LinkError
 from serving.resumption import Resumption
+from serving.settings.config import LimitsSection
 from serving.transcript import Transcript
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from serving.scaler import DeploymentState
+from serving.control.scaler import DeploymentState
 
 # The last line of a traceback, bare or behind vLLM's log prefix.
 _RAISED = re.compile(r"^(?:\(.*?\) ERROR .*?\] )?((?:\w+\.)*\w*(?:Error|Exception): .+)$")

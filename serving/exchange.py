@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 
-from serving.controller_watch import ControllerWatch
+from serving.control.controller_watch import ControllerWatch
 from serving.messages import Directive, GatewayReport
 from serving.service import Service
 

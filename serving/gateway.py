@@ -26,8 +26,8 @@ from cluster.waiting_line import WaitingLine
 from serving import tracing
 from serving.admission import PoolFront
 from serving.canary import Canaries
-from serving.config import LimitsSection, ServeConfig
-from serving.controller_watch import ControllerWatch
+from serving.control.controller_watch import ControllerWatch
+from serving.control.replica_end import end_on_node
 from serving.direct_link import DirectLink
 from serving.dispatch import Dispatcher
 from serving.entry import HttpEntry
@@ -39,10 +39,10 @@ from serving.keys import KeyRing
 from serving.loopback import bind_to_node_address
 from serving.messages import Directive, GatewayReport
 from serving.metrics import GatewayMetrics
-from serving.replica_end import end_on_node
 from serving.request_log import open_request_log
 from serving.request_texts import Texts
 from serving.service import Service
+from serving.settings.config import LimitsSection, ServeConfig
 from serving.tokens import PromptTokenizer
 from serving.watch import Watch, WatchedLink
 

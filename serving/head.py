@@ -32,13 +32,13 @@ from cluster.errors import InputError, ShardwiseError, UnavailableError
 from cluster.model.plan import Plan, load_plan
 from cluster.ray_backend.capacity import check_capacity
 from serving import app
-from serving.config import ServeConfig, load_serve_config
+from serving.control.scaler import DeploymentState, ServeScaler
 from serving.diagnosis import failure, waiting_for
 from serving.instance import Instance, Progress
-from serving.layout_desk import LayoutDesk
-from serving.pool_app import PoolApps
-from serving.ray_cluster import end_keepers
-from serving.scaler import DeploymentState, ServeScaler
+from serving.keeper.ray_cluster import end_keepers
+from serving.layout.layout_desk import LayoutDesk
+from serving.layout.pool_app import PoolApps
+from serving.settings.config import ServeConfig, load_serve_config
 from serving.sources import resolve_sources
 from serving.tracing import variables
 from serving.weights.cluster import stop_stores, store_name, this_node

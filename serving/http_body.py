@@ -6,8 +6,8 @@ import asyncio
 
 from starlette.requests import Request
 
-from serving.config import LimitsSection
 from serving.errors import body_too_large, body_too_slow
+from serving.settings.config import LimitsSection
 
 
 async def read_body(request: Request, *, limits: LimitsSection) -> bytes:

@@ -13,8 +13,8 @@ from typing import Any, Literal
 from autoscaler.snapshot import Tier
 from cluster.engine_work import EngineWork
 from cluster.pool_ledger import Elsewhere, ReplicaLimits
+from serving.control.workload import Served
 from serving.weights.spec import StartParts, WeightsSpec
-from serving.workload import Served
 
 Kind = Literal["chat", "completions", "embeddings"]
 

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import msgspec
 
-from serving.config import LogsSection
 from serving.request_texts import Texts
+from serving.settings.config import LogsSection
 
 LOGGER = "shardwise.access"
 EVERY_S = 0.25

@@ -25,7 +25,7 @@ from cluster.lengths.predictors import PREDICTORS
 from cluster.priority import RANK
 from serving.access import Caller, Door, Reserve
 from serving.admission import Fit, PoolFront, check_kind, engine_body, fit
-from serving.config import LimitsSection, LongInputSection
+from serving.control.workload import Served
 from serving.degrade import headers, told, with_usage
 from serving.delivery import Admitted, Delivery, Stance
 from serving.errors import ApiError, unknown_model
@@ -49,7 +49,7 @@ from serving.metrics import GatewayMetrics
 from serving.offload import OffLoop
 from serving.requests import Body, BodyKind, EmbeddingBody, parse_body
 from serving.resumption import can_resume, transcript_of, with_ids
-from serving.workload import Served
+from serving.settings.config import LimitsSection, LongInputSection
 
 
 class Service:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from autoscaler.params import ControllerParams, PoolParams
 from autoscaler.simulated import Steered
 from bench.autoscaling_parts.world import POOL, Bench
-from serving.steering_config import SteeringSection, steering_params
+from serving.settings.steering_config import SteeringSection, steering_params
 
 CONTEXT = 1 << 40  # tiers cap no output here: it would be another comparison
 

@@ -18,7 +18,7 @@ from cluster.sim.spec import ReplicaSpec, Role
 
 @dataclass(frozen=True, kw_only=True)
 class GatewayRules:
-    """What the gateway does, as `serving.config.LimitsSection` has it, and what it will do.
+    """What the gateway does, as `LimitsSection` of `serving.settings.config` says, and will do.
 
     `expected_output`: output tokens expected of a request before anything is known of its like;
     `length_predictor` (a name of `cluster.lengths.predictors.PREDICTORS`) says what is known.

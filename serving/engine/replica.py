@@ -82,7 +82,7 @@ class EngineReplica:
         await asyncio.to_thread(self._traces.flush)
 
     def reconfigure(self, _: object) -> None:
-        """Called by Serve for what a generation says of itself (`serving.generations`)."""
+        """Called by Serve for what a generation says of itself (`serving.layout.generations`)."""
 
     async def check_health(self) -> None:
         """Called by Serve; raises if the engine is dead."""

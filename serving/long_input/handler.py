@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from serving.admission import PoolFront
-from serving.config import LongInputSection
 from serving.errors import ApiError, bad_request, prompt_over_limit, too_long_to_cut
 from serving.long_input.apply import Handled, cut_to_fit, with_memory
 from serving.long_input.choice import Choice, no_conversation
@@ -21,6 +20,7 @@ from serving.long_input.words import Words
 from serving.metrics import GatewayMetrics
 from serving.offload import OffLoop
 from serving.requests import DEFAULT_COMPLETION_TOKENS, Body, CompletionBody, EmbeddingBody
+from serving.settings.config import LongInputSection
 
 
 class LongInput:

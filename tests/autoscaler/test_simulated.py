@@ -28,10 +28,10 @@ from cluster.sim.failures import Failure, Fault
 from cluster.sim.replica import SimReport
 from cluster.sim.setup import GatewayRules
 from cluster.sim.simulation import Simulation
-from serving.controller_actor import ControllerActor, ControllerSpec
+from serving.control.controller_actor import ControllerActor, ControllerSpec
+from serving.control.observe import Heard, snapshot
+from serving.control.scaler import DeploymentState
 from serving.messages import GatewayReport, PoolLoad, ReplicaReport
-from serving.observe import Heard, snapshot
-from serving.scaler import DeploymentState
 from tests.sim.build import pool, request, setup
 
 # One replica of the test pool: 8 sequences, about 12 ms a step, requests of 20 + 20 tokens.
@@ -253,7 +253,7 @@ def _live_decisions(seen, p, path):
     clock = Clock()
 
     async def scenario():
-        import serving.controller_actor as module
+        import serving.control.controller_actor as module
 
         kept = module.time
         module.time = clock

@@ -17,9 +17,9 @@ import pytest
 
 ray = pytest.importorskip("ray", reason="needs the serve extra")
 
+from serving.keeper.keepers import Keepers, KeeperSpec  # noqa: E402
 from serving.keeper.mark import application_id  # noqa: E402
-from serving.keepers import Keepers, KeeperSpec  # noqa: E402
-from serving.ray_cluster import KEEPER, RayCluster, end_keepers  # noqa: E402
+from serving.keeper.ray_cluster import KEEPER, RayCluster, end_keepers  # noqa: E402
 
 pytestmark = [
     pytest.mark.live,

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cluster.errors import UnavailableError
-from serving.generations import Generation
+from serving.control.scaler import DeploymentState, ServeReplica
+from serving.layout.generations import Generation
 from serving.messages import ReplicaReport
-from serving.scaler import DeploymentState, ServeReplica
 from tests.serving.fakes import report
 
 

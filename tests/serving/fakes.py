@@ -18,7 +18,6 @@ from cluster.prefix_index import PrefixIndex
 from cluster.priority import Priority
 from cluster.waiting_line import WaitingLine
 from serving.admission import PoolFront
-from serving.config import LimitsSection, LongInputSection
 from serving.dispatch import Dispatcher
 from serving.http_api import HttpApi, build_app
 from serving.journey import Journeys
@@ -37,6 +36,7 @@ from serving.request_log import RequestLine
 from serving.request_texts import Texts
 from serving.requests import Body, ChatBody
 from serving.service import Service
+from serving.settings.config import LimitsSection, LongInputSection
 from serving.tracing import NO_TRACES
 
 DELAYS_S = {Priority.VIP: 0.0, Priority.STANDARD: 30.0, Priority.BATCH: 120.0}

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from autoscaler.snapshot import Tier
+from serving.control.observe import Heard
 from serving.keys import KeyRing, hashed
 from serving.messages import EngineError
-from serving.observe import Heard
 from tests.serving.fakes import (
     Caller,
     FakeLink,

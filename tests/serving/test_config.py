@@ -17,8 +17,8 @@ from cluster.model.plan import (
     WorkloadSection,
 )
 from cluster.pool_capacity import in_flight_tokens, request_tokens
-from serving.config import ServeConfig, load_serve_config, load_steering
-from serving.steering_config import SteeringSection, controller_params
+from serving.settings.config import ServeConfig, load_serve_config, load_steering
+from serving.settings.steering_config import SteeringSection, controller_params
 
 
 def plan(*, kv_capacity_tokens: int | None = None, goodput_rps: float = 2.0) -> Plan:

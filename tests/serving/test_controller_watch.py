@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from serving.controller_watch import AGAIN_S, FROZEN_S, TURN_S, ControllerWatch
+from serving.control.controller_watch import AGAIN_S, FROZEN_S, TURN_S, ControllerWatch
 from tests.serving.fakes import Clock
 
 

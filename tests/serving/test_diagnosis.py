@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from serving.control.scaler import DeploymentState
 from serving.diagnosis import failure, root_cause, waiting_for
-from serving.scaler import DeploymentState
 
 OUTPUT = """\
 (EngineCore pid=1) ERROR 11-29 17:04:26 [core.py:1510] Traceback (most recent call last):

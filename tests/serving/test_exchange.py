@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.snapshot import Tier
-from serving.controller_watch import ControllerWatch, Kill
+from serving.control.controller_watch import ControllerWatch, Kill
 from serving.exchange import Exchange, keep_in_step
 from serving.messages import Directive, GatewayReport
 from tests.serving.fakes import Stage, directive, report

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from serving.generations import Generation, Order, following, standing
-from serving.scaler import DeploymentState, ServeReplica
+from serving.control.scaler import DeploymentState, ServeReplica
+from serving.layout.generations import Generation, Order, following, standing
 from tests.serving.plans import plan
 
 FIRST = Generation(pool="main", number=1, name="main", plan=plan(tp=1))

@@ -5,7 +5,7 @@ import json
 import httpx
 import pytest
 
-from serving.config import LimitsSection
+from serving.settings.config import LimitsSection
 from tests.serving.fakes import Stage, chat
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"

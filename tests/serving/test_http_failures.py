@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from serving.config import LimitsSection
 from serving.messages import EngineError
+from serving.settings.config import LimitsSection
 from tests.serving.fakes import (
     Caller,
     FakeLink,

@@ -3,7 +3,7 @@
 import asyncio
 
 from autoscaler.snapshot import Tier
-from serving.config import LimitsSection
+from serving.settings.config import LimitsSection
 from tests.serving.fakes import (
     Caller,
     FakeLink,

@@ -13,8 +13,8 @@ import pytest
 
 from serving.keeper.account import Roll
 from serving.keeper.mark import application_id, mark, replica_of
+from serving.keeper.node_keeper import NodeKeeper
 from serving.keeper.processes import Owned, ProcessTable, memory, signal_to
-from serving.node_keeper import NodeKeeper
 from tests.serving.fake_nvml import Event, FakeNvml, Process
 
 APP = application_id("secret")
@@ -151,7 +151,7 @@ async def test_nothing_is_ended_while_nobody_knows_who_lives():
 
 
 async def test_at_the_end_all_of_ours_go(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("serving.node_keeper.PATIENCE_S", 0.5)
+    monkeypatch.setattr("serving.keeper.node_keeper.PATIENCE_S", 0.5)
     keeper = NodeKeeper(APP, orphan_grace_s=30.0, nvml=FakeNvml())
     with ExitStack() as stack:
         soft, _ = stack.enter_context(running(SLEEP, replica="a"))
@@ -166,7 +166,7 @@ async def test_at_the_end_all_of_ours_go(monkeypatch: pytest.MonkeyPatch):
 async def test_a_blocked_nvml_costs_the_devices_and_not_the_memory(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr("serving.node_keeper.DEVICES_PATIENCE_S", 0.1)
+    monkeypatch.setattr("serving.keeper.node_keeper.DEVICES_PATIENCE_S", 0.1)
     keeper = NodeKeeper(APP, orphan_grace_s=30.0, nvml=FakeNvml())
     monkeypatch.setattr(keeper._devices, "look", lambda: time.sleep(1.0))
     with running(SLEEP, replica="a"):

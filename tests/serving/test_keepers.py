@@ -10,8 +10,8 @@ import pytest
 
 from cluster.ray_backend.unmet import NodeRoom
 from serving.keeper.account import NodeAccount, ReplicaUse, Roll, Swept
-from serving.keepers import Keepers, KeeperSpec
-from serving.ray_cluster import Rank, ReplicaGroup
+from serving.keeper.keepers import Keepers, KeeperSpec
+from serving.keeper.ray_cluster import Rank, ReplicaGroup
 
 ROOM = NodeRoom(name="10.0.0.1", free={"GPU": 1.0}, total={"GPU": 8.0})
 SPEC = KeeperSpec(application="a", app="shardwise", namespace="n")
@@ -125,7 +125,7 @@ async def test_a_replica_over_two_nodes_is_summed_and_unknown_without_one() -> N
 async def test_a_keeper_that_hangs_holds_nobody_up_and_is_not_asked_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("serving.keepers.ANSWER_S", 0.05)
+    monkeypatch.setattr("serving.keeper.keepers.ANSWER_S", 0.05)
     use = ReplicaUse(host_bytes=1.0)
     cluster = FakeCluster(
         nodes={"n1": ROOM, "n2": replace(ROOM, name="10.0.0.2")},

@@ -6,11 +6,11 @@ import pytest
 
 from autoscaler.controller import ControllerState, step
 from autoscaler.params import Mode
-from serving.controller_actor import ControllerActor, ControllerSpec
+from serving.control.controller_actor import ControllerActor, ControllerSpec
+from serving.control.observe import Heard
 from serving.keeper.account import Kept, ReplicaUse
-from serving.keeping import nodes_seen
+from serving.keeper.keeping import nodes_seen
 from serving.messages import GatewayReport, NodesSeen
-from serving.observe import Heard
 from tests.autoscaler.build import main_only, params
 from tests.serving.fakes import report
 

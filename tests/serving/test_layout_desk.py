@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from cluster.model.plan import load_plan
-from serving import layout_desk
 from serving.instance import Instance
-from serving.layout_desk import LayoutDesk
+from serving.layout import layout_desk
+from serving.layout.layout_desk import LayoutDesk
 from tests.serving.plans import plan
 
 

@@ -9,14 +9,14 @@ import pytest
 
 from autoscaler.params import MAIN_POOL
 from cluster.errors import InputError
-from serving import layout_keeper as module
-from serving import move_ground, mover
-from serving.generations import Generation
-from serving.layout_keeper import LayoutKeeper
-from serving.layouts import Layouts
-from serving.observe import Heard, snapshot
-from serving.replan_config import ReplanSection
-from serving.steering_config import SteeringSection
+from serving.control.observe import Heard, snapshot
+from serving.layout import layout_keeper as module
+from serving.layout import move_ground, mover
+from serving.layout.generations import Generation
+from serving.layout.layout_keeper import LayoutKeeper
+from serving.layout.layouts import Layouts
+from serving.settings.replan_config import ReplanSection
+from serving.settings.steering_config import SteeringSection
 from tests.serving.fake_serve import FakeServe
 from tests.serving.fakes import report
 from tests.serving.plans import plan

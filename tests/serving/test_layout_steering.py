@@ -12,13 +12,13 @@ from cluster.model.plan import Plan
 from cluster.model.workload import Workload
 from cluster.planned_work import planned_work
 from rl_search.replan import Found, Worth
-from serving import layout_keeper, layout_steering, move_ground, mover
-from serving.generations import Generation, Order, following
-from serving.layout_steering import LayoutSteering
-from serving.layouts import Layouts
-from serving.observe import Heard
-from serving.replan_config import ReplanSection
-from serving.steering_config import SteeringSection
+from serving.control.observe import Heard
+from serving.layout import layout_keeper, layout_steering, move_ground, mover
+from serving.layout.generations import Generation, Order, following
+from serving.layout.layout_steering import LayoutSteering
+from serving.layout.layouts import Layouts
+from serving.settings.replan_config import ReplanSection
+from serving.settings.steering_config import SteeringSection
 from tests.serving.fake_serve import FakeServe
 from tests.serving.plans import plan
 

@@ -15,8 +15,8 @@ from cluster.lengths.predictors import PREDICTORS
 from cluster.routing import predicted_tokens
 from cluster.sim.setup import GatewayRules
 from cluster.sim.simulation import Simulation
-from serving.config import LimitsSection
 from serving.messages import EngineReply, EngineRequest
+from serving.settings.config import LimitsSection
 from tests.serving.fakes import (
     Caller,
     FakeLink,

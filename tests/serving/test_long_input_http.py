@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from autoscaler.snapshot import Tier
-from serving.config import LongInputSection
 from serving.keys import KeyRing, hashed
 from serving.long_input.policies import POLICIES
+from serving.settings.config import LongInputSection
 from tests.serving.fakes import FakeLink, Stage, events, whole
 from tests.serving.long_prompts import WordModel, chat, filler, says
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from autoscaler.moves import Goal, Unit
-from serving import move_ground
-from serving import mover as mover_module
-from serving.generations import Generation, Order, following
+from serving.layout import move_ground
+from serving.layout import mover as mover_module
+from serving.layout.generations import Generation, Order, following
+from serving.layout.move_ground import Ground, MoveFailedError, Patience
+from serving.layout.mover import Mover
 from serving.messages import ReplicaReport
-from serving.move_ground import Ground, MoveFailedError, Patience
-from serving.mover import Mover
 from tests.serving.fake_serve import FakeServe
 from tests.serving.plans import plan
 

@@ -3,10 +3,10 @@ from dataclasses import replace
 
 import pytest
 
+from serving.control.observe import FORGET_AFTER_S, Heard, Moving, in_public, snapshot
+from serving.control.scaler import DeploymentState, ServeReplica
 from serving.keeper.account import Kept, ReplicaUse
 from serving.messages import GatewayReport, Owed, PoolLoad
-from serving.observe import FORGET_AFTER_S, Heard, Moving, in_public, snapshot
-from serving.scaler import DeploymentState, ServeReplica
 from tests.serving.fakes import report
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from serving.config import LimitsSection
 from serving.entry import HttpEntry
+from serving.settings.config import LimitsSection
 from tests.live.instance import free_port
 from tests.serving.fakes import Stage, chat
 

@@ -10,9 +10,9 @@ from cluster.errors import InfeasibleError, UnavailableError
 from cluster.model.plan import Plan
 from cluster.model.workload import Workload
 from rl_search.replan import Found, Worth
-from serving.replan_config import ReplanSection
-from serving.replan_search import search, search_apart
-from serving.replanner import Replanner
+from serving.layout.replan_search import search, search_apart
+from serving.layout.replanner import Replanner
+from serving.settings.replan_config import ReplanSection
 from tests.serving.plans import plan
 
 SEEN = WorkloadObservation(

@@ -7,9 +7,9 @@ import sys
 import psutil
 import pytest
 
-from serving.repairs import Repairs
-from serving.replica_end import end_processes
-from serving.scaler import ServeReplica
+from serving.control.repairs import Repairs
+from serving.control.replica_end import end_processes
+from serving.control.scaler import ServeReplica
 
 _FAMILY = """
 import subprocess, sys, time

@@ -14,10 +14,10 @@ import pytest
 
 from autoscaler.snapshot import Tier
 from serving import request_log
-from serving.config import LimitsSection, LogsSection
 from serving.messages import EngineError, EngineRequest
 from serving.request_log import NAMES, RequestLine, RequestLog, open_request_log
 from serving.request_texts import Texts
+from serving.settings.config import LimitsSection, LogsSection
 from tests.serving.fakes import (
     Caller,
     FakeLink,

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from serving.config import LimitsSection
 from serving.messages import EngineReply, EngineRequest
 from serving.replica_link import LinkError
 from serving.resumption import can_resume
+from serving.settings.config import LimitsSection
 from tests.serving.fakes import Caller, FakeLink, Stage, chat, decode_words, events
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"

@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from cluster.errors import UnavailableError
-from serving.scaler import ServeScaler
+from serving.control.scaler import ServeScaler
 
 # As Serve's REST interface answers, the fields read and some that are not.
 DETAILS = {

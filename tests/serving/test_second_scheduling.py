@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from serving.config import LimitsSection
 from serving.messages import EngineError
+from serving.settings.config import LimitsSection
 from tests.serving.fakes import (
     Caller,
     FakeLink,

@@ -2,9 +2,9 @@
 
 import asyncio
 
+from serving.control.scaler import DeploymentState, ServeReplica
+from serving.control.start_failures import StartFailures
 from serving.diagnosis import start_failure
-from serving.scaler import DeploymentState, ServeReplica
-from serving.start_failures import StartFailures
 
 SERVES_WORDS = """A replica failed to start with exception. Retrying. Error:
 Traceback (most recent call last):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from cluster.errors import InputError
-from serving.succession import context, successor
+from serving.layout.succession import context, successor
 from tests.serving.plans import plan
 
 

@@ -15,9 +15,9 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from autoscaler.snapshot import Tier
 from serving import span_names as names
-from serving.config import LimitsSection
 from serving.engine.spans import with_spans
 from serving.messages import EngineError, EngineReply, EngineRequest
+from serving.settings.config import LimitsSection
 from tests.serving.fakes import (
     Caller,
     FakeLink,

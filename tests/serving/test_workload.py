@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.workload import Served, WorkloadBook
+from serving.control.workload import Served, WorkloadBook
 
 
 def look(book: WorkloadBook, now_s: float, served: Served, *, gateway: str = "g") -> None:

@@ -14,9 +14,9 @@ from pydantic import Field, ValidationError, field_validator
 
 from cluster.errors import ConfigError
 from cluster.lengths.predictors import PREDICTORS
-from serving.config_section import Section
 from serving.long_input.policies import CHOICES, REJECT
-from serving.steering_config import SteeringSection
+from serving.settings.config_section import Section
+from serving.settings.steering_config import SteeringSection
 
 _Section = TypeVar("_Section", bound=Section)
 

@@ -20,13 +20,13 @@ from cluster.model.plan import Plan, PoolSection
 from cluster.planned_work import planned_work
 from cluster.pool_capacity import in_flight_tokens, request_tokens
 from cluster.pool_ledger import ARRIVAL_WINDOW_S
-from serving.config_section import Section
-from serving.delivery_config import DeliverySection
-from serving.faults_config import FaultsSection
-from serving.forecast_config import ForecastSection, forecast_params
-from serving.keeper_config import KeeperSection
-from serving.leak_config import LeakSection, leak_params
-from serving.replan_config import ReplanSection
+from serving.settings.config_section import Section
+from serving.settings.delivery_config import DeliverySection
+from serving.settings.faults_config import FaultsSection
+from serving.settings.forecast_config import ForecastSection, forecast_params
+from serving.settings.keeper_config import KeeperSection
+from serving.settings.leak_config import LeakSection, leak_params
+from serving.settings.replan_config import ReplanSection
 
 
 class SteeringSection(Section):

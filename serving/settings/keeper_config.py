@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from serving.config_section import Section
+from serving.settings.config_section import Section
 
 
 class KeeperSection(Section):

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
+from serving.control.scaler import DeploymentState, ServeReplica
 from serving.diagnosis import start_failure
-from serving.scaler import DeploymentState, ServeReplica
 
 Output = Callable[[ServeReplica], Awaitable[str]]
 

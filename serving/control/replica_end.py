@@ -17,7 +17,7 @@ import psutil
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from serving.scaler import ServeReplica
+from serving.control.scaler import ServeReplica
 
 SERVE_NAMESPACE = "serve"  # Ray Serve's own, in which its actors have their names
 TITLE = "ray::ServeReplica"  # what Ray calls the process of a replica

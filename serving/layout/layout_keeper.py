@@ -18,16 +18,16 @@ from autoscaler.moves import Goal, Unit
 from autoscaler.params import MAIN_POOL, ControllerParams
 from cluster.errors import InputError
 from cluster.model.plan import Plan, PoolSection
-from serving.generations import Generation, Order, following, standing
-from serving.layouts import Layouts, MoveProgress, Phase
+from serving.control.observe import Heard, Moving
+from serving.control.scaler import DeploymentState, ServeScaler
+from serving.layout.generations import Generation, Order, following, standing
+from serving.layout.layouts import Layouts, MoveProgress, Phase
+from serving.layout.move_ground import Ground, MoveFailedError, Patience
+from serving.layout.mover import Mover
+from serving.layout.proof import first_answer
+from serving.layout.succession import successor
 from serving.messages import ReplicaReport
-from serving.move_ground import Ground, MoveFailedError, Patience
-from serving.mover import Mover
-from serving.observe import Heard, Moving
-from serving.proof import first_answer
-from serving.scaler import DeploymentState, ServeScaler
-from serving.steering_config import controller_params
-from serving.succession import successor
+from serving.settings.steering_config import controller_params
 
 logger = logging.getLogger("shardwise.controller")
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from cluster.ray_backend.unmet import NodeRoom, unmet
 from serving.keeper.account import Kept, NodeAccount, ReplicaUse, Roll, joined
-from serving.ray_cluster import Cluster, Rank, ReplicaGroup
+from serving.keeper.ray_cluster import Cluster, Rank, ReplicaGroup
 
 ANSWER_S = 20.0  # a keeper that takes longer is passed over
 _SWEPT_KEPT = 20

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from serving.config_section import Section
+from serving.settings.config_section import Section
 
 
 class ReplanSection(Section):

@@ -14,10 +14,10 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from autoscaler.moves import Blocked, Goal, Position, Round, StepKind, moves, next_round, way_back
-from serving.generations import Generation, Order
-from serving.layouts import in_words
+from serving.layout.generations import Generation, Order
+from serving.layout.layouts import in_words
+from serving.layout.move_ground import Ground, MoveFailedError
 from serving.messages import ReplicaReport
-from serving.move_ground import Ground, MoveFailedError
 
 FREED_S = 15.0  # after its replica is gone, Ray gives a placement group back
 

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from serving.scaler import ServeReplica
+from serving.control.scaler import ServeReplica
 
 # Gateways ask twice a second where to send requests.
 REROUTE_S = 1.0
@@ -21,7 +21,7 @@ End = Callable[[ServeReplica], Awaitable[None]]
 
 
 class Repairs:
-    """Restarts under way. `end` ends a replica (`serving.replica_end.end_replica`)."""
+    """Restarts under way. `end` ends a replica (`serving.control.replica_end.end_replica`)."""
 
     def __init__(self, *, end: End, reroute_s: float = REROUTE_S) -> None:
         self._end, self._reroute_s = end, reroute_s

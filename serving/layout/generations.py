@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from cluster.model.plan import Plan, parse_plan
-from serving.scaler import DeploymentState
+from serving.control.scaler import DeploymentState
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,10 +14,10 @@ from typing import TypeVar
 
 from autoscaler.moves import Node, Position
 from cluster.errors import UnavailableError
-from serving.generations import Generation, ending
-from serving.layouts import Apps
+from serving.control.scaler import DeploymentState, ServeScaler
+from serving.layout.generations import Generation, ending
+from serving.layout.layouts import Apps
 from serving.messages import ReplicaReport
-from serving.scaler import DeploymentState, ServeScaler
 
 POLL_S = 0.5
 

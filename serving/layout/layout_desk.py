@@ -69,7 +69,7 @@ def answer(instance: Instance, order_id: str) -> dict[str, Any] | None:
 
 
 def move(instance: Instance) -> dict[str, Any] | None:
-    """How far the last move is; see `serving.layouts.MoveProgress`."""
+    """How far the last move is; see `serving.layout.layouts.MoveProgress`."""
     return _read(instance.directory / _MOVE)
 
 

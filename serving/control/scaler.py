@@ -1,7 +1,7 @@
 """How does a decision reach Ray Serve? Its own REST interface: read the state, set the target.
 
 The application is deployed with Serve's external scaler switched on, so Serve's autoscaler and
-ours cannot both own a deployment. Later generations of a pool (`serving.generations`) are
+ours cannot both own a deployment. Later generations of a pool (`serving.layout.generations`) are
 applications of their own, `APP-POOL-NUMBER`, with one deployment called as the pool; here they are
 named like deployments of the first application, by the application's name.
 """

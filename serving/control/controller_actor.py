@@ -22,18 +22,18 @@ from autoscaler.forecast import prepare
 from autoscaler.params import MAIN_POOL, ControllerParams, Mode
 from autoscaler.snapshot import Action, ClusterSnapshot, Decision, Tier
 from cluster.errors import UnavailableError
+from serving.control.observe import FORGET_AFTER_S, Heard, in_public, requests_in_flight, snapshot
+from serving.control.repairs import Repairs
+from serving.control.replica_end import end_replica, this_node
+from serving.control.scaler import ServeScaler
+from serving.control.start_failures import StartFailures
+from serving.control.workload import WorkloadBook
 from serving.keeper.account import ReplicaUse, plain
-from serving.keepers import KeeperSpec
-from serving.keeping import keep, nodes_seen
-from serving.layout_steering import LayoutSteering
-from serving.layouts import Layouts
+from serving.keeper.keepers import KeeperSpec
+from serving.keeper.keeping import keep, nodes_seen
+from serving.layout.layout_steering import LayoutSteering
+from serving.layout.layouts import Layouts
 from serving.messages import Directive, GatewayReport, ReplicaReport
-from serving.observe import FORGET_AFTER_S, Heard, in_public, requests_in_flight, snapshot
-from serving.repairs import Repairs
-from serving.replica_end import end_replica, this_node
-from serving.scaler import ServeScaler
-from serving.start_failures import StartFailures
-from serving.workload import WorkloadBook
 
 RECENT_DECISIONS = 20
 _FIXED = {"error": "the layout of this service cannot be changed.", "exit_code": 2}

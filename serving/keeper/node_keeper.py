@@ -1,6 +1,6 @@
 """One per node: what do the replicas here use, which of their devices is broken, what is left?
 
-A Ray actor that only answers: the controller asks it every few seconds (`serving.keepers`), with
+A Ray actor that only answers: the controller asks it every few seconds (`keepers.Keepers`), with
 the roll of the replicas there are. It runs as its node's user, touches no process that is not
 marked as ours or descends from ours, and ends with the instance.
 """

@@ -21,9 +21,9 @@ from autoscaler.snapshot import (
     observed,
 )
 from cluster.pool_ledger import Elsewhere
+from serving.control.scaler import DeploymentState
 from serving.keeper.account import Kept, ReplicaUse
 from serving.messages import GatewayReport, PoolLoad, ReplicaReport
-from serving.scaler import DeploymentState
 
 # Several report intervals: one lost report is not a lost replica, and a busy core delays more.
 FORGET_AFTER_S = 6.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoscaler.forecast_params import ForecastParams
-from serving.config_section import Section
+from serving.settings.config_section import Section
 
 _DEFAULT = ForecastParams()
 

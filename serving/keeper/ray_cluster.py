@@ -18,7 +18,7 @@ from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from cluster.ray_backend.unmet import NodeRoom
-from serving.node_keeper import NodeKeeper
+from serving.keeper.node_keeper import NodeKeeper
 
 KEEPER = "shardwise-keeper-"
 _ENDING_S = 15.0

@@ -1,7 +1,7 @@
 """The layout's part of the controller: orders and drift lead to moves, and all can be asked about.
 
-Joins who keeps the layout (`serving.layout_keeper`) and who looks for a better one
-(`serving.replanner`).
+Joins who keeps the layout (`serving.layout.layout_keeper`) and who looks for a better one
+(`serving.layout.replanner`).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from cluster.engine_work import EngineWork
 from cluster.errors import ShardwiseError
 from cluster.model.plan import Plan, parse_plan
 from cluster.planned_work import planned_work
-from serving.layout_keeper import LayoutKeeper, layout_in_words
-from serving.layouts import Layouts
-from serving.observe import Heard
-from serving.replan_search import search_apart
-from serving.replanner import Replanner
-from serving.scaler import DeploymentState, ServeScaler
+from serving.control.observe import Heard
+from serving.control.scaler import DeploymentState, ServeScaler
+from serving.layout.layout_keeper import LayoutKeeper, layout_in_words
+from serving.layout.layouts import Layouts
+from serving.layout.replan_search import search_apart
+from serving.layout.replanner import Replanner
 
 
 class LayoutSteering:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from autoscaler.delivery_params import DeliveryParams
-from serving.config_section import Section
+from serving.settings.config_section import Section
 
 
 class DeliverySection(Section):

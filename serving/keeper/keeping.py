@@ -6,10 +6,10 @@ import asyncio
 import time
 from collections.abc import Mapping
 
-from serving.keepers import Keepers, KeeperSpec
+from serving.control.observe import Heard
+from serving.keeper.keepers import Keepers, KeeperSpec
+from serving.keeper.ray_cluster import RayCluster
 from serving.messages import NodesSeen
-from serving.observe import Heard
-from serving.ray_cluster import RayCluster
 
 
 def keep(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoscaler.leak_params import LeakParams
-from serving.config_section import Section
+from serving.settings.config_section import Section
 
 _DEFAULTS = LeakParams()
 

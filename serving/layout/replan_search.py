@@ -1,6 +1,6 @@
 """The search for a layout for what is served now, in a process of its own.
 
-    python -m serving.replan_search < question.json > found.json      (started by `search_apart`)
+    python -m serving.layout.replan_search < question.json > found.json   (by `search_apart`)
 
 It is the planner's exact search, which takes seconds and a core: beside a service it runs at the
 lowest priority, and is ended when its budget is over.
@@ -26,11 +26,11 @@ from cluster.model.workload import Lengths, Workload
 from cluster.ray_backend.inventory import cpu_group, local_cluster
 from rl_search.checks import group_of
 from rl_search.replan import Found, Worth, find
-from serving.succession import context
+from serving.layout.succession import context
 
 _SOURCE = "the plan that is served"
 _LOWEST = 19
-_ROOT = Path(__file__).resolve().parent.parent
+_ROOT = Path(__file__).resolve().parents[2]
 
 
 def search(plan: Plan, workload: Workload) -> Found:
@@ -49,7 +49,7 @@ def search(plan: Plan, workload: Workload) -> Found:
 async def search_apart(plan: Plan, workload: Workload, *, budget_s: float) -> Found:
     """Search in a process of its own. Raises UnavailableError if it fails, or takes too long."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "serving.replan_search"),
+        *(sys.executable, "-m", "serving.layout.replan_search"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,

@@ -11,7 +11,7 @@ import ray
 from ray import serve
 
 from serving.app import Deployment, pool_deployment
-from serving.generations import Generation
+from serving.layout.generations import Generation
 
 # One failed start may be chance.
 _STARTS = 2

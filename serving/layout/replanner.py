@@ -18,8 +18,8 @@ from cluster.errors import ShardwiseError
 from cluster.model.plan import Plan
 from cluster.model.workload import Workload
 from rl_search.replan import Found, seen_workload
-from serving.replan_config import ReplanSection
-from serving.succession import context
+from serving.layout.succession import context
+from serving.settings.replan_config import ReplanSection
 
 Search = Callable[[Plan, Workload], Awaitable[Found]]
 MoveTo = Callable[[Plan], Awaitable[object]]

@@ -9,14 +9,14 @@ from typing import Literal, Protocol
 
 from autoscaler.moves import Side, Step, StepKind
 from cluster.model.plan import Plan
-from serving.generations import Generation
-from serving.steering_config import SteeringSection
+from serving.layout.generations import Generation
+from serving.settings.steering_config import SteeringSection
 
 Phase = Literal["moving", "going back", "done", "rolled back"]
 
 
 class Apps(Protocol):
-    """Deploys and deletes generations; called from threads (`serving.pool_app.PoolApps`)."""
+    """Deploys and deletes generations; called from threads (`serving.layout.pool_app.PoolApps`)."""
 
     def start(self, generation: Generation, *, replicas: int) -> None: ...  # noqa: D102
     def delete(self, generation: Generation) -> None: ...  # noqa: D102

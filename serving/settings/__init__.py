@@ -1,0 +1,1 @@
+"""The configuration file: its sections, each with the parameters made of it."""
