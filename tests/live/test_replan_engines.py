@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from tests.live.instance import LiveInstance, free_port, link_models, until, write_config
-from tests.live.test_tensor_parallel import make_tiny_model
+from tests.live.tiny_instance import make_tiny_model
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
 
