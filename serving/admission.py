@@ -23,7 +23,8 @@ class PoolFront:
     request that sets no limit. `encode`: tokens of each prompt in a body, raises ApiError.
     `decode`: text of token ids. `work`: what tokens cost on one of its replicas. `parsed`: the
     engine makes more of a chat answer than its text. `ranks`: the engine schedules by priority.
-    `embeds`: the model makes vectors and no text.
+    `embeds`: the model makes vectors and no text. `sleeps`: it may have no replica until one is
+    asked for.
     """
 
     pool: str
@@ -38,6 +39,7 @@ class PoolFront:
     parsed: bool = False
     ranks: bool = False
     embeds: bool = False
+    sleeps: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

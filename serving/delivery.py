@@ -281,6 +281,8 @@ class Delivery:
         self, admitted: Admitted, *, failed: Mapping[str, float], error: EngineError | None
     ) -> Slot:
         front, limit_s = admitted.front, self._limits.queue_wait_s
+        if front.sleeps and front.dispatcher.ready == 0:
+            limit_s = max(limit_s, self._limits.wake_wait_s)
         ask = Ask(
             priority=admitted.priority,
             tokens=admitted.request.tokens,

@@ -195,6 +195,7 @@ def _front(pool: PoolSection, spec: GatewaySpec, *, watch: Watch) -> PoolFront:
         parsed=bool(pool.engine_args.get("reasoning_parser")),
         ranks=pool.engine_args.get("scheduling_policy") == "priority",
         embeds=pool.engine_args.get("runner") == "pooling",
+        sleeps=pool.replicas.minimum == 0,
     )
 
 

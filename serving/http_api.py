@@ -112,7 +112,7 @@ def _add_operation_routes(
 
     @app.get("/ready")
     async def ready() -> Response:
-        """Whether a replica of the main pool answers."""
+        """Whether a replica of the main pool answers, or is started by the next request."""
         if service.ready:
             return JSONResponse({"status": "ready", "tier": int(service.tier)})
         raise unavailable("No replica of the planned model answers yet.", retry_after_s=1.0)

@@ -90,6 +90,7 @@ class Service:
         self._clock = clock
         self._stance = Stance()
         self._delivered: dict[str, float] = {}
+        self._troubles: dict[str, str] = {}
         self._delivery = Delivery(limits=limits, metrics=metrics, stance=self._stance, clock=clock)
         self._gateway_id = uuid.uuid4().hex[:8]
         self.address = ""
@@ -116,8 +117,9 @@ class Service:
 
     @property
     def ready(self) -> bool:
-        """Whether the main pool has a replica that answers."""
-        return self._main.dispatcher.ready > 0
+        """Whether the main pool has a replica that answers, or would get one if it were asked."""
+        wakes = self._main.sleeps and self._main.pool not in self._troubles
+        return self._main.dispatcher.ready > 0 or wakes
 
     def now_s(self) -> float:
         """This service's clock."""
@@ -129,6 +131,7 @@ class Service:
         self._stance.retry_after_s = directive.retry_after_s
         self.door.charged_elsewhere(directive.charged)
         self._delivered = directive.delivered
+        self._troubles = directive.troubles
         self._nodes = directive.nodes
         for pool, work in directive.work.items():
             self._lengths[pool].reckon_by(work)

@@ -35,7 +35,8 @@ class HttpSection(Section):
 class LimitsSection(Section):
     """What the gateway accepts.
 
-    `queue_wait_s`: how long a request may wait in line before it is refused. `attempts`: replicas
+    `queue_wait_s`: how long a request may wait in line before it is refused; `wake_wait_s`: where
+    it waits for the first replica of a pool that may have none. `attempts`: replicas
     a request is tried on. `resumes`: how often a broken stream is taken up elsewhere. `reach_s`:
     how long connecting to a replica may take. `batch_wait_s`, `batch_tokens`: how long, and up to
     how many predicted tokens, requests are gathered while every replica is busy (0: not at all).
@@ -51,6 +52,7 @@ class LimitsSection(Section):
 
     max_queued: int = Field(default=512, ge=1)
     queue_wait_s: float = Field(default=60.0, gt=0)
+    wake_wait_s: float = Field(default=300.0, gt=0)
     attempts: int = Field(default=3, ge=1)
     resumes: int = Field(default=3, ge=0)
     batch_wait_s: float = Field(default=0.0, ge=0)

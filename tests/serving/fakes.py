@@ -281,6 +281,7 @@ class Stage:
     encode: Callable[[Body], list[list[int]]] = encode_words
     decode: Callable[[Sequence[int]], str] = decode_words
     embedding: Sequence[str] = ()  # pools whose models make vectors
+    sleeping: Sequence[str] = ()  # pools that may have no replica
 
     def __post_init__(self) -> None:
         self.clock = Clock()
@@ -310,6 +311,7 @@ class Stage:
                     encode=self.encode,
                     decode=self.decode,
                     embeds=pool in self.embedding,
+                    sleeps=pool in self.sleeping,
                 )
                 for pool, (name, context) in pools.items()
             ],

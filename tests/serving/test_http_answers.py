@@ -1,11 +1,13 @@
 """Answers of the HTTP application over scripted replicas."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from autoscaler.snapshot import Tier
+from serving.settings.config import LimitsSection
 from tests.serving.fakes import (
     Caller,
     FakeLink,
@@ -13,6 +15,7 @@ from tests.serving.fakes import (
     Stage,
     answering,
     chat,
+    directive,
     events,
     lost_after,
     whole,
@@ -158,6 +161,24 @@ async def test_ready_follows_the_replicas_of_the_main_pool() -> None:
         stage.ready("a", tier=Tier.SHORT_OUTPUT)
         ready = await client.get("/ready")
     assert (ready.status_code, ready.json()) == (200, {"status": "ready", "tier": 2})
+
+
+async def test_a_pool_that_sleeps_is_ready_unless_its_starts_fail() -> None:
+    stage = Stage(sleeping=["main"])
+    async with stage.client() as client:
+        assert (await client.get("/ready")).status_code == 200
+        stage.service.follow(replace(directive(), troubles={"main": "starts fail"}))
+        assert (await client.get("/ready")).status_code == 503
+
+
+async def test_who_wakes_a_pool_waits_longer_than_in_a_line() -> None:
+    limits = LimitsSection(queue_wait_s=0.02, wake_wait_s=5)
+    stage = Stage(sleeping=["main"], limits=limits)
+    caller = Caller(stage.app(), chat(stream=True))
+    await asyncio.sleep(0.2)
+    stage.ready("a")
+    await caller.task
+    assert stage.value("shardwise_ttft_seconds_count", pool="main") == 1
 
 
 async def test_models() -> None:
