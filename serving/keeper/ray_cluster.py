@@ -103,12 +103,8 @@ class RayCluster:
         self._application = application
         self._namespace = namespace
         self._orphan_grace_s = orphan_grace_s
-        self._dashboard = httpx.Client(
-            base_url=dashboard_url,
-            headers={"Authorization": f"Bearer {token}"} if token else {},
-            timeout=10.0,
-            trust_env=False,  # the cluster's own address, not a matter for a proxy
-        )
+        self._actors = f"{dashboard_url}/api/v0/actors"
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
     def rooms(self) -> dict[str, NodeRoom]:
         """See `Cluster.rooms`."""
@@ -145,7 +141,13 @@ class RayCluster:
         """See `Cluster.ranks`."""
         owners = {group.group_id: group.replica_id for group in groups}
         # Not by `ray.util.state`: that looks for a cluster itself, and may find another one.
-        response = self._dashboard.get("/api/v0/actors", params=_NOT_DEAD)
+        response = httpx.get(
+            self._actors,
+            params=_NOT_DEAD,
+            headers=self._headers,
+            timeout=10.0,
+            trust_env=False,  # the cluster's own address, not a matter for a proxy
+        )
         response.raise_for_status()
         actors = response.json()["data"]["result"]["result"]
         return [

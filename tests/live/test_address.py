@@ -115,8 +115,8 @@ def test_a_cluster_of_others_is_joined_and_left_as_it_was(
             assert "Paris" in ours.command("chat", "What is the capital of France?").stdout
             # Spans leave every few seconds; who is stopped before loses those.
             until(lambda: in_trace(collector) >= SPANS, limit_s=60.0, what="the whole trace")
-            both = {"shardwise-controller", "shardwise-keeper"}
-            until(lambda: named_actors(ours) == both, limit_s=60.0, what="a keeper of the node")
+            ours_there = {"shardwise-controller", "shardwise-keeper", "shardwise-weights"}
+            until(lambda: named_actors(ours) == ours_there, limit_s=60.0, what="all actors")
         finally:
             assert ours.command("down").returncode == 0
         until(lambda: not named_actors(ours), limit_s=30.0, what="our actors are gone")

@@ -71,8 +71,13 @@ async def test_a_struck_process_is_replaced_and_no_request_is_lost(
     await asyncio.to_thread(whole, service)
     assert not struck.process.is_running()
     # Of the replica that was struck nothing is left.
-    assert len(service.processes("VLLM::EngineCore")) == 1
-    assert len(service.processes("ray::CpuRayWorker")) == 2
+    for title, there in (("VLLM::EngineCore", 1), ("ray::CpuRayWorker", 2)):
+        await asyncio.to_thread(
+            until,
+            lambda title=title, there=there: len(service.processes(title)) == there,  # type: ignore[misc]
+            limit_s=60,
+            what=f"{there} {title}",
+        )
 
 
 def whole(service: LiveInstance) -> None:
