@@ -12,6 +12,7 @@ import logging
 import os
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -61,9 +62,9 @@ class ControllerSpec:
 
 
 class ControllerActor:
-    """Ray actor class."""
+    """Ray actor class. `node`: says on which node it runs."""
 
-    def __init__(self, spec: ControllerSpec) -> None:
+    def __init__(self, spec: ControllerSpec, *, node: Callable[[], str] = this_node) -> None:
         self._spec = spec
         self._params = spec.params
         self._scaler = ServeScaler(dashboard_url=spec.dashboard_url, app=spec.app, token=spec.token)
@@ -74,7 +75,7 @@ class ControllerActor:
         self._layouts = None if spec.layouts is None else self._steering(spec.layouts)
         self._requests = WorkloadBook(half_life_s=spec.half_life_s)
         self._started_s = time.time()
-        self._node = this_node()
+        self._node = node()
         self._state = ControllerState()
         self._last: StepResult | None = None
         self._last_snapshot: ClusterSnapshot | None = None

@@ -266,7 +266,8 @@ def _live_decisions(seen, p, path):
                     app="app",
                     token=None,
                     log_path=str(path),
-                )
+                ),
+                node=lambda: "here",
             )
             actor._ticking.cancel()
             serve = Recorded()

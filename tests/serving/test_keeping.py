@@ -45,7 +45,8 @@ async def test_a_replica_that_is_being_retired_is_not_offered(
             app="app",
             token=None,
             log_path=str(tmp_path / "decisions.jsonl"),
-        )
+        ),
+        node=lambda: "here",
     )
     actor._ticking.cancel()
     for name in ("a", "b"):
