@@ -37,6 +37,7 @@ logger = logging.getLogger("ray.serve")
 class EngineReplica:
     """Serve deployment class. Constructed by Serve in the first bundle of the replica's group."""
 
+    _reporting: asyncio.Task[None] | None = None  # from when it has started
     engine = Engine  # what it runs; tests of everything around it have one that is scripted
 
     async def __init__(self, spec: EngineSpec) -> None:  # type: ignore[misc]  # Serve awaits it
@@ -76,6 +77,8 @@ class EngineReplica:
         Serve itself sees none of them, they travel beside it. It waits as long as it grants a
         shutdown (`graceful_shutdown_timeout_s`).
         """
+        if self._reporting is None:  # its start has failed; that is what should be told
+            return
         self._reporting.cancel()  # no gateway should choose this replica any more
         await self._listener.leave()
         await self._listener.close()
