@@ -18,6 +18,7 @@ from serving.tracing import otlp_endpoint
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext
 
+    from prometheus_client import CollectorRegistry
     from ray.serve.llm import LLMConfig
 
 _METRICS = {
@@ -89,16 +90,21 @@ class Engine:
         """Sequences, KV usage and tokens since the start by the engine's metrics, and its steps."""
         from prometheus_client import REGISTRY
 
-        values = dict.fromkeys(_METRICS, 0.0)
-        names = {name: key for key, name in _METRICS.items()}
-        for family in REGISTRY.collect():
-            if family.name in names:
-                values[names[family.name]] = sum(
-                    sample.value
-                    for sample in family.samples
-                    if not sample.name.endswith("_created")  # when a counter began
-                )
-        return values | {"steps": float(self._steps.count)}
+        return read_metrics(REGISTRY) | {"steps": float(self._steps.count)}
+
+
+def read_metrics(registry: CollectorRegistry) -> dict[str, float]:
+    """What of the engine's own metrics is reported, over all its engines; 0 what is not there."""
+    values = dict.fromkeys(_METRICS, 0.0)
+    names = {name: key for key, name in _METRICS.items()}
+    for family in registry.collect():
+        if family.name in names:
+            values[names[family.name]] = sum(
+                sample.value
+                for sample in family.samples
+                if not sample.name.endswith("_created")  # when a counter began
+            )
+    return values
 
 
 def _configure(spec: EngineSpec) -> tuple[Any, LLMConfig]:
