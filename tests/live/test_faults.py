@@ -70,14 +70,21 @@ async def test_a_struck_process_is_replaced_and_no_request_is_lost(
     assert struck.healing.apart_s <= REQUIRED_S
     await asyncio.to_thread(whole, service)
     assert not struck.process.is_running()
-    # Of the replica that was struck nothing is left.
-    for title, there in (("VLLM::EngineCore", 1), ("ray::CpuRayWorker", 2)):
-        await asyncio.to_thread(
-            until,
-            lambda title=title, there=there: len(service.processes(title)) == there,  # type: ignore[misc]
-            limit_s=60,
-            what=f"{there} {title}",
-        )
+    await asyncio.to_thread(nothing_left, service)
+
+
+def nothing_left(service: LiveInstance) -> None:
+    """Of the replica that was struck: there are one engine core and two ranks, the new one's."""
+    expected = ["VLLM::EngineCore", "ray::CpuRayWorker", "ray::CpuRayWorker"]
+
+    def there() -> list[str]:
+        return [title for title in expected[:2] for _ in service.processes(title)]
+
+    try:
+        until(lambda: there() == expected, limit_s=60, what="only the new replica's processes")
+    except AssertionError as error:
+        found = [str(p) for title in expected[:2] for p in service.processes(title)]
+        raise AssertionError(f"{error}; there are {found}") from None
 
 
 def whole(service: LiveInstance) -> None:
