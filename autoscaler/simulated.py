@@ -9,7 +9,7 @@ a cap shortens those whose output would have been longer.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from autoscaler.controller import ControllerState, StepResult, step
 from autoscaler.decision_log import Header, Record, Tick
@@ -21,10 +21,12 @@ from autoscaler.snapshot import (
     Decision,
     LoadObservation,
     PoolObservation,
+    ReplicaObservation,
     Tier,
     observed,
 )
-from cluster.sim.driver import Admission, PoolFacts
+from cluster.sim.driver import Admission, Orders, PoolFacts
+from cluster.sim.replica import SimReport
 from cluster.traces.request import TraceRequest
 
 SHED = "shed in tier 4"
@@ -96,7 +98,7 @@ class Steered:
             output_cap=granted.max_tokens,
         )
 
-    def tick(self, facts: Sequence[PoolFacts], now_s: float) -> Mapping[str, int]:
+    def tick(self, facts: Sequence[PoolFacts], now_s: float) -> Orders:
         """See `Driver`."""
         snapshot = snapshot_of(facts, now_s)
         result = step(self._state, snapshot, self._params)
@@ -106,8 +108,11 @@ class Steered:
         if self._write is not None:
             self._write(Tick(snapshot=snapshot, decisions=result.decisions, tier=result.tier))
         if self._params.mode is not Mode.ACTIVE:
-            return {}
-        return {d.pool: d.value for d in result.decisions if d.action is Action.SCALE}
+            return Orders({})
+        return Orders(
+            {d.pool: d.value for d in result.decisions if d.action is Action.SCALE},
+            [d.subject for d in result.decisions if d.action is Action.RESTART],
+        )
 
     def gauges(self) -> Mapping[str, float]:
         """See `Driver`."""
@@ -132,7 +137,7 @@ def snapshot_of(facts: Sequence[PoolFacts], now_s: float) -> ClusterSnapshot:
                 target=fact.target,
                 ready=fact.ready,
                 pending=max(fact.pending, fact.target - fact.ready, 0),
-                replicas=tuple(observed(report) for report in fact.reports),
+                replicas=tuple(_replica(report, fact) for report in fact.reports),
             )
             for fact in facts
         ),
@@ -141,3 +146,8 @@ def snapshot_of(facts: Sequence[PoolFacts], now_s: float) -> ClusterSnapshot:
             for fact in facts
         ),
     )
+
+
+def _replica(report: SimReport, fact: PoolFacts) -> ReplicaObservation:
+    owed_s = fact.owed_s.get(report.replica_id, 0.0)
+    return replace(observed(report), steps=report.steps, owed_s=owed_s)

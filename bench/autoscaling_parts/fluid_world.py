@@ -199,7 +199,8 @@ class _Play:
             self.replica_s += self._pool.target * STEP_S
             self.admitted[index] = self._pool.arrived_tokens - queued
             if self._pool.now_s >= next_tick_s:
-                for replicas in driver.tick((self._facts(queued),), self._pool.now_s).values():
+                orders = driver.tick((self._facts(queued),), self._pool.now_s)
+                for replicas in orders.sizes.values():
                     self._pool = set_target(self._pool, replicas)
                 next_tick_s = self._pool.now_s + driver.tick_s
 

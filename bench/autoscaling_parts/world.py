@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cluster.sim.driver import Admission, Driver, PoolFacts
+from cluster.sim.driver import Admission, Driver, Orders, PoolFacts
 from cluster.traces.request import TraceRequest
 
 POOL = "main"
@@ -91,9 +91,9 @@ class Sizer:
         self.saw(1.0, float(request.prompt_tokens), float(request.output_tokens))
         return Admission(POOL, request.output_tokens)
 
-    def tick(self, facts: Sequence[PoolFacts], now_s: float) -> Mapping[str, int]:
+    def tick(self, facts: Sequence[PoolFacts], now_s: float) -> Orders:
         """See `Driver`."""
-        return {POOL: self.replicas(facts[0], now_s)}
+        return Orders({POOL: self.replicas(facts[0], now_s)})
 
     def gauges(self) -> Mapping[str, float]:
         """See `Driver`."""
@@ -136,16 +136,17 @@ class Watched:
         """See `Driver`."""
         return self._driver.admit(request)
 
-    def tick(self, facts: Sequence[PoolFacts], now_s: float) -> Mapping[str, int]:
+    def tick(self, facts: Sequence[PoolFacts], now_s: float) -> Orders:
         """See `Driver`."""
-        asked = self._driver.tick(facts, now_s).get(POOL)
+        orders = self._driver.tick(facts, now_s)
+        asked = orders.sizes.get(POOL)
         if asked is None:
-            return {}
+            return Orders({}, orders.restarts)
         replicas = min(max(asked, 1), self._most)
         if replicas == facts[0].target:
-            return {}
+            return Orders({}, orders.restarts)
         self.targets.append((now_s, replicas))
-        return {POOL: replicas}
+        return Orders({POOL: replicas}, orders.restarts)
 
     def gauges(self) -> Mapping[str, float]:
         """See `Driver`."""

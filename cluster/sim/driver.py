@@ -7,7 +7,7 @@ simulator does not know that there is a controller.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from cluster.pool_ledger import Traffic
@@ -31,7 +31,11 @@ class Admission(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class PoolFacts:
-    """A pool as it can be observed from outside at a tick."""
+    """A pool as it can be observed from outside at a tick.
+
+    `reports`: of all that serve; one that has fallen silent is known by its last. `owed_s`: how
+    long those that owe a token have owed one, seconds, by replica.
+    """
 
     name: str
     target: int
@@ -39,6 +43,17 @@ class PoolFacts:
     pending: int
     reports: Sequence[SimReport]
     traffic: Traffic
+    owed_s: Mapping[str, float] = field(default_factory=dict)
+
+
+class Orders(NamedTuple):
+    """What shall be done: replicas that pools shall have, for those that change; whom to replace.
+
+    `restarts`: ids of replicas that are ended at once; their pools start others.
+    """
+
+    sizes: Mapping[str, int]
+    restarts: Sequence[str] = ()
 
 
 class Driver(Protocol):
@@ -50,8 +65,8 @@ class Driver(Protocol):
     def admit(self, request: TraceRequest) -> Admission:
         """Where a request goes, and what is left of it."""
 
-    def tick(self, facts: Sequence[PoolFacts], now_s: float) -> Mapping[str, int]:
-        """Replicas that pools shall have, for those that change."""
+    def tick(self, facts: Sequence[PoolFacts], now_s: float) -> Orders:
+        """What is to be done now."""
 
     def gauges(self) -> Mapping[str, float]:
         """Numbers to draw over time."""
@@ -73,10 +88,10 @@ class Unsteered:
         """See `Driver`."""
         return Admission(self._pool, request.output_tokens)
 
-    def tick(self, facts: Sequence[PoolFacts], now_s: float) -> Mapping[str, int]:
+    def tick(self, facts: Sequence[PoolFacts], now_s: float) -> Orders:
         """See `Driver`."""
         del facts, now_s
-        return {}
+        return Orders({})
 
     def gauges(self) -> Mapping[str, float]:
         """See `Driver`."""

@@ -94,6 +94,16 @@ class Engine:
             return 0.0
         return self._decode_s(0) * self.slowness
 
+    def steps_by(self, now_s: float) -> int:
+        """Steps that have ended, those of a run under way included."""
+        return self.steps + self._ended(now_s)
+
+    def silent_s(self, now_s: float) -> float:
+        """How long it has had something to do and ended no step."""
+        if not self.frozen and self.wake_s == NEVER:
+            return 0.0
+        return max(0.0, now_s - self._start_s - self._seconds(self._ended(now_s)))
+
     def submit(self, job: Job, now_s: float) -> None:
         """Take a job in, at the rank with the fewest."""
         ranks = self.ranks
@@ -160,6 +170,7 @@ class Engine:
             self._settle(self._steps_until(now_s) - 1)
         self._run, self._chunks = 0, []
         self.wake_s, self.frozen = NEVER, True
+        self._start_s = now_s
 
     def thaw(self, now_s: float) -> None:
         """Go on after `freeze`."""
@@ -241,6 +252,10 @@ class Engine:
             b = self._step_s - half
             steps = math.ceil((math.sqrt(b * b + 4.0 * half * passed) - b) / (2.0 * half))
         return max(1, min(self._run, steps))
+
+    def _ended(self, now_s: float) -> int:
+        """Steps of the run that have ended."""
+        return self._steps_until(now_s) - 1 if self._run and now_s > self._start_s else 0
 
     def _cut(self, now_s: float, *, steps: int) -> int:
         """End the run `steps` step ends after `now_s`, if it is longer; how many it has then."""

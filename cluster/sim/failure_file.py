@@ -23,7 +23,7 @@ _FIX = "compare with docs/examples/failures.yaml."
 class _Entry(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    kind: Literal["crash", "freeze", "slow"]
+    kind: Literal["crash", "freeze", "hang", "slow"]
     at: float | str
     target: str
     lasts: float | str | None = Field(default=None, alias="for")

@@ -2,6 +2,7 @@
 
     crash@120s:main/1            the replica's process dies; its pool starts another
     freeze@60s:main/0,for=30s    no progress and no reports; without `for`, until it is replaced
+    hang@60s:main/0,for=10min    no progress, but its reports go on: only the controller can notice
     slow@10s:main/2,for=1min,factor=3    every step takes three times as long
     crash@90s:node/0             every replica of a node
 
@@ -32,6 +33,7 @@ class Fault(StrEnum):
 
     CRASH = "crash"
     FREEZE = "freeze"
+    HANG = "hang"
     SLOW = "slow"
 
 
@@ -57,6 +59,11 @@ class Failure:
         ):
             if not value >= least:
                 raise InputError(f"failure {self.kind}: {name} is {value}, at least {least:g}.")
+        if self.kind is Fault.HANG and math.isinf(self.for_s):
+            raise InputError(
+                "failure hang: nobody but the controller may end it, so it needs a length. "
+                "Fix: write e.g. hang@60s:main/0,for=10min."
+            )
 
 
 def parse_failure(text: str) -> Failure:

@@ -1,7 +1,9 @@
-"""What does a failure do to a replica? Crashes, freezes and slow steps, when their time has come.
+"""What does a failure do to a replica? Crashes, freezes, hangs and slow steps, in their time.
 
 A frozen replica makes no progress and says nothing; when it has said nothing for `dead_after_s` it
-counts as lost, like one that crashed. What becomes of its requests is the simulation's business.
+counts as lost, like one that crashed. One that hangs makes no progress either and goes on
+reporting, so that only whoever steers can notice. What becomes of its requests is the simulation's
+business.
 """
 
 from __future__ import annotations
@@ -55,6 +57,10 @@ class Faults:
                 self._lose(replica)
             elif failure.kind is Fault.FREEZE:
                 self._freeze(replica, failure)
+            elif failure.kind is Fault.HANG:
+                self._stop(replica, failure.at_s)
+                later_s = failure.at_s + failure.for_s
+                self._at(later_s, self._thaw, replica, later_s)
             else:
                 self._slow(replica, failure.factor, now_s)
                 if failure.for_s < NEVER:
@@ -85,19 +91,24 @@ class Faults:
     def _freeze(self, replica: Replica, failure: Failure) -> None:
         now_s = failure.at_s
         replica.tell(now_s)  # its last word
-        for engine in replica.engines:
-            before_s = engine.wake_s
-            engine.freeze(now_s)
-            self._after(replica, engine, before_s)
+        replica.silent = True
+        self._stop(replica, now_s)
         if failure.for_s < self._dead_after_s:
             thawed_s = now_s + failure.for_s
             self._at(thawed_s, self._thaw, replica, thawed_s)
         else:
             self._at(now_s + self._dead_after_s, self._lose, replica)
 
+    def _stop(self, replica: Replica, now_s: float) -> None:
+        for engine in replica.engines:
+            before_s = engine.wake_s
+            engine.freeze(now_s)
+            self._after(replica, engine, before_s)
+
     def _thaw(self, replica: Replica, now_s: float) -> None:
         if replica.phase is Phase.GONE:
             return
+        replica.silent = False
         for engine in replica.engines:
             engine.thaw(now_s)
             self._after(replica, engine, NEVER)

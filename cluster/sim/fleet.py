@@ -40,8 +40,16 @@ class Fleet:
 
     def reports(self, now_s: float, *, forget_s: float) -> list[SimReport]:
         """What those that serve say, leaving out what is too old."""
-        told = [replica.tell(now_s) for replica in self.ready]
-        return [report for report in told if now_s - report.sent_s <= forget_s]
+        return [r for r in self.last_reports(now_s) if now_s - r.sent_s <= forget_s]
+
+    def last_reports(self, now_s: float) -> list[SimReport]:
+        """What those that serve said last, however old."""
+        return [replica.tell(now_s) for replica in self.ready]
+
+    def owed_s(self, now_s: float) -> dict[str, float]:
+        """How long those that serve have owed a token, those that owe one."""
+        owed = ((replica.replica_id, replica.owed_s(now_s)) for replica in self.ready)
+        return {replica_id: owed_s for replica_id, owed_s in owed if owed_s > 0.0}
 
     def begin(self, now_s: float) -> None:
         """The replicas there are at first, ready at once."""

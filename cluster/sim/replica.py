@@ -29,11 +29,15 @@ class SimReport(NamedTuple):
     kv_usage: float
     prompt_tokens: int = 0
     output_tokens: int = 0
+    steps: int = 0
     limits: None = None
 
 
 class Replica:
-    """`number` counts replicas of its pool; `created_s` and `ended_s` bound its cost."""
+    """`number` counts replicas of its pool; `created_s` and `ended_s` bound its cost.
+
+    `silent`: it does not report, as it does not if its process is frozen.
+    """
 
     __slots__ = (
         "created_s",
@@ -44,6 +48,7 @@ class Replica:
         "pool",
         "replica_id",
         "report",
+        "silent",
         "spec",
     )
 
@@ -60,11 +65,7 @@ class Replica:
         groups = (spec.ranks,) if spec.lockstep else (1,) * spec.ranks
         self.engines = [Engine(spec, ranks=ranks, gaps=gaps) for ranks in groups]
         self.report: SimReport | None = None
-
-    @property
-    def frozen(self) -> bool:
-        """Whether it makes no progress, though it is there."""
-        return self.engines[0].frozen
+        self.silent = False
 
     @property
     def load(self) -> int:
@@ -86,13 +87,18 @@ class Replica:
         """Where a job is."""
         return next(e for e in self.engines if any(rank is job.rank for rank in e.ranks))
 
+    def owed_s(self, now_s: float) -> float:
+        """How long it has owed a token, a canary's where no request waits, and said none."""
+        return min(engine.silent_s(now_s) for engine in self.engines)
+
     def tell(self, now_s: float) -> SimReport:
-        """A report, unless it is frozen: then the last one, grown old."""
-        if self.report is None or not self.frozen:
-            running = waiting = used = capacity = prompt_tokens = 0
+        """A report, unless it is silent: then the last one, grown old."""
+        if self.report is None or not self.silent:
+            running = waiting = used = capacity = prompt_tokens = steps = 0
             output_tokens = 0.0
             for engine in self.engines:
                 prompt_tokens += engine.prompt_tokens
+                steps += engine.steps_by(now_s)
                 for rank in engine.ranks:
                     output_tokens += rank.output_tokens
                     running += rank.running
@@ -107,5 +113,6 @@ class Replica:
                 used / capacity,
                 prompt_tokens,
                 round(output_tokens),
+                steps,
             )
         return self.report

@@ -367,11 +367,12 @@ class Simulation:
         """Reports come in, and whoever steers decides."""
         now_s = self.now_s
         window = self.record.series.at(now_s)
+        forget_s = self._setup.health.forget_s
         facts = []
         for name, fleet in self._fleets.items():
             front = self._fronts[name]
-            reports = fleet.reports(now_s, forget_s=self._setup.health.forget_s)
-            front.ledger.observe(reports)
+            reports = fleet.last_reports(now_s)
+            front.ledger.observe([r for r in reports if now_s - r.sent_s <= forget_s])
             self._place(front)
             ready, pending = len(fleet.ready), len(fleet.starting)
             facts.append(
@@ -382,6 +383,7 @@ class Simulation:
                     pending=pending,
                     reports=reports,
                     traffic=front.ledger.traffic(now_s),
+                    owed_s=fleet.owed_s(now_s),
                 )
             )
             for gauge, value in (
@@ -391,8 +393,11 @@ class Simulation:
                 (f"{name} KV usage", max((report.kv_usage for report in reports), default=0.0)),
             ):
                 window.gauges[gauge] = max(window.gauges.get(gauge, 0.0), value)
-        for pool, replicas in self._driver.tick(facts, now_s).items():
+        orders = self._driver.tick(facts, now_s)
+        for pool, replicas in orders.sizes.items():
             self._scale(self._fleets[pool], replicas)
+        for replica_id in orders.restarts:
+            self._restart(replica_id)
         for gauge, value in self._driver.gauges().items():
             window.gauges[gauge] = max(window.gauges.get(gauge, 0.0), value)
         self._at(now_s + self._driver.tick_s, self._tick)
@@ -405,6 +410,12 @@ class Simulation:
                 fleet.end(replica, self.now_s)
         if leaving:
             self._report(fleet)
+
+    def _restart(self, replica_id: str) -> None:
+        replica = self._fleets[replica_id.partition("/")[0]].replicas.get(replica_id)
+        if replica is not None:
+            self.record.count("replicas restarted")
+            self._lose(replica)
 
     # Losses
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from autoscaler.controller import ControllerState, step
 from autoscaler.decision_log import Header, Tick, dump
+from autoscaler.fault_params import FaultParams
 from autoscaler.params import (
     ControllerParams,
     Mode,
@@ -133,6 +134,26 @@ def test_half_an_hour_of_silence_scales_to_the_minimum_and_stays():
     assert outcome.replicas["main"][1] < 1.0
 
 
+def test_a_replica_that_hangs_behind_its_reports_is_found_by_its_silence_and_replaced():
+    requests = steady(30, 120)
+    hangs = Failure(kind=Fault.HANG, at_s=30.0, pool="main", number=0, for_s=3600.0)
+    _, outcome, driver = run(requests, params(minimum=2), replicas=2, failures=(hangs,))
+    restarts = [(at_s, d) for at_s, d in driver.decisions if d.action is Action.RESTART]
+    ((at_s, decision),) = restarts
+    assert decision.subject == "main/0"
+    assert "owes a token" in decision.reason
+    assert 30.0 + FaultParams().stall_s <= at_s <= 60.0
+    assert outcome.record.events["replicas restarted"] == 1
+    broken = outcome.record.refused["broken mid-stream by a lost replica"]
+    assert outcome.record.completed + broken == len(requests)
+
+
+def test_one_that_is_slow_is_not_taken_for_one_that_hangs():
+    slow = Failure(kind=Fault.SLOW, at_s=30.0, pool="main", number=0, factor=50.0)
+    _, _, driver = run(steady(30, 120), params(minimum=2), replicas=2, failures=(slow,))
+    assert not [d for _, d in driver.decisions if d.action is Action.RESTART]
+
+
 def test_a_frozen_replica_is_replaced_without_a_tier_for_it():
     requests = steady(30, 120)
     _, outcome, driver = run(
@@ -228,7 +249,7 @@ def test_both_drivers_decide_the_same_on_the_same_snapshots(seen, tmp_path_facto
         )
         before = len(driver.decisions)
         asked = driver.tick([facts], float(index))
-        simulated.append(([d for _, d in driver.decisions[before:]], dict(asked)))
+        simulated.append(([d for _, d in driver.decisions[before:]], dict(asked.sizes)))
     assert [decisions for decisions, _ in simulated] == [decisions for decisions, _ in live]
     assert [asked.get("main") for _, asked in simulated] == [asked for _, asked in live]
 

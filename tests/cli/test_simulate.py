@@ -295,7 +295,7 @@ def test_a_failure_that_hits_nobody_is_said(plan):
 
 def test_the_example_of_failures_is_one():
     assert [failure.kind for failure in read_failures(EXAMPLES / "failures.yaml")] == [
-        *("crash", "freeze", "slow", "crash")
+        *("crash", "freeze", "hang", "slow", "crash")
     ]
 
 

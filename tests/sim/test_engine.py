@@ -173,7 +173,7 @@ def test_books_are_kept_through_anything(steps, ranks, mixes, speculates, blocks
         speculation=Speculation(drafts=2, acceptance=0.6) if speculates else None,
     )
     engine = Engine(size, ranks=ranks, gaps=lambda seconds, count: None)
-    now, inside, done, number = 0.0, [], [], 0
+    now, inside, done, number, made = 0.0, [], [], 0, 0
     for action, value in steps:
         now += 0.0001 * (value % 700)
         while engine.wake_s <= now:
@@ -209,6 +209,9 @@ def test_books_are_kept_through_anything(steps, ranks, mixes, speculates, blocks
         engine.done = []
         for rank in engine.ranks:
             check_books(rank, size)
+        assert engine.steps_by(now) >= made, "a step that has ended is never taken back"
+        made = engine.steps_by(now)
+        assert 0.0 <= engine.silent_s(now) <= now
         assert engine.load == len([job for job in inside if job.rank is not None])
         assert all(job.rank is not None for job in inside)
     if engine.frozen:

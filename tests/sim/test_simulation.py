@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from cluster.errors import ConfigError
 from cluster.priority import Priority
-from cluster.sim.driver import Admission, Unsteered
+from cluster.sim.driver import Admission, Orders, Unsteered
 from cluster.sim.event_log import Lines
 from cluster.sim.failures import Failure, Fault
 from cluster.sim.setup import GatewayRules
@@ -52,7 +52,8 @@ class Checked(Unsteered):
                 for engine in replica.engines:
                     for rank in engine.ranks:
                         check_books(rank, replica.spec)
-        return {"main": self.targets.pop(0)} if self.targets and self.ticks % 4 == 0 else {}
+        due = self.targets and self.ticks % 4 == 0
+        return Orders({"main": self.targets.pop(0)} if due else {})
 
 
 def run(made, workload, *, seed=0, targets=(), log=None, keep=True):
@@ -190,6 +191,17 @@ def test_a_short_freeze_is_a_pause():
     _, whole = run(setup(), workload)
     later = broken.record.e2e.mean - whole.record.e2e.mean
     assert later == pytest.approx(2.0, abs=0.02)
+
+
+def test_a_replica_that_hangs_goes_on_reporting_and_nobody_else_ends_it():
+    workload = [request(4.9 + 0.01 * index, output=200) for index in range(4)]
+    hang = Failure(kind=Fault.HANG, at_s=5.0, pool="main", number=0, for_s=20.0)
+    log = Lines()
+    _, outcome = run(setup(pool(2), failures=(hang,)), workload, log=log)
+    assert not any(line.endswith("main/0 lost") for line in log.lines)
+    assert outcome.record.completed == 4
+    slowest = max(done.e2e_s for done in outcome.record.requests)
+    assert slowest > 15.0, "what it had has waited until it went on"
 
 
 def test_a_slow_replica_gets_less():

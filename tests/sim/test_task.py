@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pytest
@@ -12,7 +12,7 @@ import pytest
 from cluster.errors import ConfigError
 from cluster.model.workload import Slo
 from cluster.pool_ledger import ReplicaLimits
-from cluster.sim.driver import PoolFacts, Unsteered
+from cluster.sim.driver import Orders, PoolFacts, Unsteered
 from cluster.sim.failures import parse_failure
 from cluster.sim.setup import PoolSetup, Setup
 from cluster.sim.simulation import Simulation
@@ -59,8 +59,8 @@ REQUESTS = tuple(
 class OneMore(Unsteered):
     """Asks for three replicas at its first tick."""
 
-    def tick(self, facts: Sequence[PoolFacts], now_s: float) -> Mapping[str, int]:
-        return {fact.name: 3 for fact in facts}
+    def tick(self, facts: Sequence[PoolFacts], now_s: float) -> Orders:
+        return Orders({fact.name: 3 for fact in facts})
 
 
 def one_more() -> OneMore:
