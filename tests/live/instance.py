@@ -117,9 +117,12 @@ class LiveInstance:
 
 def _title(process: psutil.Process) -> str:
     try:
-        return " ".join(process.cmdline())
+        title = " ".join(process.cmdline())
+        # A forked engine core cannot always name itself: then it looks like its fork server.
+        forked = "vllm.v1.engine.core" in title and process.parents()[0].cmdline()
     except psutil.Error:  # it has just ended
         return ""
+    return "VLLM::EngineCore" if forked and " ".join(forked) == title else title
 
 
 def link_models(home: Path) -> None:
