@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from autoscaler.json_reader import Json, Reader
 from autoscaler.params import ControllerParams
 from autoscaler.params_json import params_to_json, read_params
+from autoscaler.reasons import Action, Reason
 from autoscaler.snapshot import (
-    Action,
     ClusterSnapshot,
     Decision,
     LoadObservation,
@@ -159,6 +159,7 @@ def _decision_to_json(decision: Decision) -> dict[str, Json]:
         "action": decision.action.value,
         "pool": decision.pool,
         "value": decision.value,
+        "kind": decision.kind.value,
         "reason": decision.reason,
         "numbers": dict(decision.numbers),
         "subject": decision.subject,
@@ -186,10 +187,14 @@ def _decision(reader: Reader) -> Decision:
     action = reader.text("action")
     if action not in list(Action):
         raise reader.error("action", f"is '{action}', not one of {', '.join(Action)}.")
+    kind = reader.text("kind")
+    if kind not in list(Reason):
+        raise reader.error("kind", f"is '{kind}', not one of {', '.join(Reason)}.")
     decision = Decision(
         action=Action(action),
         pool=reader.text("pool"),
         value=reader.integer("value"),
+        kind=Reason(kind),
         reason=reader.text("reason"),
         numbers=reader.named_numbers("numbers"),
         subject=reader.text("subject"),

@@ -22,8 +22,9 @@ from dataclasses import dataclass, replace
 
 from autoscaler.guards import held, since
 from autoscaler.params import MAIN_POOL, TierParams
+from autoscaler.reasons import Action, Reason
 from autoscaler.saturation import Pressure
-from autoscaler.snapshot import Action, Decision, Tier
+from autoscaler.snapshot import Decision, Tier
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +86,15 @@ def step_tier(
     )
     if pressing and held(state.full_since_s, params.enter_s, now_s=now_s):
         why = f"saturated, and {pressing[0].gate}"
-        return _move(state, 1, why=why, saturation=saturation, numbers=numbers, now_s=now_s)
+        return _move(
+            state,
+            1,
+            kind=Reason.SATURATED,
+            why=why,
+            saturation=saturation,
+            numbers=numbers,
+            now_s=now_s,
+        )
     if calm:
         arriving = main.arriving
         if moved is not None:  # what they would be on the main pool, as its plan has it
@@ -97,6 +106,7 @@ def step_tier(
             return _move(
                 state,
                 -1,
+                kind=Reason.PROBE if waits else Reason.CALM,
                 why="probes whether the load fits" if waits else "calm again",
                 saturation=saturation,
                 numbers=numbers,
@@ -104,10 +114,12 @@ def step_tier(
             )
         if waits:
             why = "the demand behind it exceeds the capacity"
-            return _hold(state, why=why, saturation=saturation, numbers=numbers)
+            kind = Reason.DEMAND_EXCEEDS
+            return _hold(state, kind=kind, why=why, saturation=saturation, numbers=numbers)
     if full and not pressing:
         why = "saturated, but more replicas can still come"
-        return _hold(state, why=why, saturation=saturation, numbers=numbers)
+        kind = Reason.REPLICAS_COME
+        return _hold(state, kind=kind, why=why, saturation=saturation, numbers=numbers)
     return TierVerdict(state=replace(state, hold=""), saturation=saturation)
 
 
@@ -138,6 +150,7 @@ def _blind(state: TierState, *, now_s: float, params: TierParams) -> TierVerdict
         verdict = _move(
             state,
             -1,
+            kind=Reason.NO_DATA_FOR_LONG,
             why="no data for long, unknown is not overload",
             saturation=None,
             numbers=numbers,
@@ -146,13 +159,20 @@ def _blind(state: TierState, *, now_s: float, params: TierParams) -> TierVerdict
         return replace(verdict, state=replace(verdict.state, calm_since_s=now_s))
     if state.tier is Tier.NORMAL:
         return TierVerdict(state=replace(state, hold=""), saturation=None)
-    return _hold(state, why="size or load is unknown", saturation=None, numbers=numbers)
+    return _hold(
+        state,
+        kind=Reason.TIER_BLIND,
+        why="size or load is unknown",
+        saturation=None,
+        numbers=numbers,
+    )
 
 
 def _move(
     state: TierState,
     by: int,
     *,
+    kind: Reason,
     why: str,
     saturation: float | None,
     numbers: dict[str, float],
@@ -173,6 +193,7 @@ def _move(
             action=Action.TIER,
             pool=MAIN_POOL,
             value=int(tier),
+            kind=kind,
             reason=f"tier {state.tier.name} to {tier.name}: {why}",
             numbers=tuple(sorted(numbers.items())),
         ),
@@ -180,7 +201,12 @@ def _move(
 
 
 def _hold(
-    state: TierState, *, why: str, saturation: float | None, numbers: dict[str, float]
+    state: TierState,
+    *,
+    kind: Reason,
+    why: str,
+    saturation: float | None,
+    numbers: dict[str, float],
 ) -> TierVerdict:
     reason = f"keeps tier {state.tier.name}: {why}"
     if reason == state.hold:
@@ -192,6 +218,7 @@ def _hold(
             action=Action.HOLD,
             pool=MAIN_POOL,
             value=int(state.tier),
+            kind=kind,
             reason=reason,
             numbers=tuple(sorted(numbers.items())),
         ),

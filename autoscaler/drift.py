@@ -17,8 +17,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from autoscaler.guards import held, since
+from autoscaler.reasons import Action, Reason
 from autoscaler.replan_params import Planned, ReplanMode, ReplanParams
-from autoscaler.snapshot import Action, Decision, WorkloadObservation
+from autoscaler.snapshot import Decision, WorkloadObservation
 
 _NAMES = {
     "prompt_tokens": "prompts",
@@ -103,6 +104,7 @@ def _proposal(
         action=Action.REPLAN,
         pool=seen.pool,
         value=len(names),
+        kind=Reason.DRIFT,
         reason=f"the workload is no longer the plan's: {words}",
         numbers=tuple(sorted({**numbers, "band": params.band, "requests": seen.requests}.items())),
     )

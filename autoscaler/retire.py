@@ -21,9 +21,10 @@ from dataclasses import dataclass, replace
 from autoscaler.guards import held, since
 from autoscaler.leak_params import LeakParams
 from autoscaler.leaks import Leak
+from autoscaler.reasons import Action, Reason
 from autoscaler.retirement import Phase, Retired, Retirement, RetireState
 from autoscaler.scaling import PoolState
-from autoscaler.snapshot import Action, Decision, PoolObservation, ReplicaObservation, Tier
+from autoscaler.snapshot import Decision, PoolObservation, ReplicaObservation, Tier
 from autoscaler.view import PoolView
 
 # Reports come every second and may be late: silent for longer, a replica is gone.
@@ -75,6 +76,7 @@ def advise(state: RetireState, leak: Leak | None) -> tuple[RetireState, tuple[De
         action=Action.RETIRE,
         pool=state.pool,
         value=0,
+        kind=Reason.LEAK,
         reason=reason,
         numbers=leak.numbers,
         subject=leak.replica_id,
@@ -121,7 +123,10 @@ class _Step:
         if self.base >= self.view.pool.maximum:
             return self._drain(current, why="the pool is at its maximum")
         return self._scale(
-            current, self.base + 1, why=f"one more, then {_named(leak)} goes: {leak.reason}"
+            current,
+            self.base + 1,
+            kind=Reason.SURGE,
+            why=f"one more, then {_named(leak)} goes: {leak.reason}",
         )
 
     def surge(self, current: Retirement) -> Retired:
@@ -183,19 +188,22 @@ class _Step:
         others = self.size.ready > 1
         current = replace(current, phase=Phase.DRAIN, since_s=self.now_s, others=others)
         reason = f"{_named(current.leak)} gets no new requests: {current.leak.reason}; {why}"
-        return self._to(current, self._decide(Action.RETIRE, reason, current.leak))
+        return self._to(current, self._decide(Action.RETIRE, Reason.LEAK, reason, current.leak))
 
     def _restart(self, current: Retirement, *, why: str, busy: int) -> Retired:
         current = replace(current, phase=Phase.REPLACE, since_s=self.now_s)
         reason = f"{_named(current.leak)} is restarted: {current.leak.reason}; {why}"
-        decision = self._decide(Action.RESTART, reason, current.leak, busy=float(busy))
+        decision = self._decide(
+            Action.RESTART, Reason.LEAK_REPLACED, reason, current.leak, busy=float(busy)
+        )
         return self._to(current, decision)
 
-    def _scale(self, current: Retirement, value: int, *, why: str) -> Retired:
+    def _scale(self, current: Retirement, value: int, *, kind: Reason, why: str) -> Retired:
         decision = Decision(
             action=Action.SCALE,
             pool=self.state.pool,
             value=value,
+            kind=kind,
             reason=f"{self.base} to {value} replicas: {why}",
             numbers=(("ready", float(self.size.ready)),),
         )
@@ -213,21 +221,26 @@ class _Step:
         """The step, and the one more that has not come is asked for no longer."""
         if self.base != current.base + 1:
             return step  # the load has asked for more, or somebody by hand
-        back = self._scale(current, current.base, why="the one more does not come")
+        why = "the one more does not come"
+        back = self._scale(current, current.base, kind=Reason.SURGE_GIVEN_BACK, why=why)
         return replace(step, pool=back.pool, decisions=back.decisions + step.decisions)
 
     def _hold(self, leak: Leak, why: str, *, rest: bool = False) -> Retired:
         reason = f"{_named(leak)} is not replaced now: {leak.reason}; {why}"
         told = f"{leak.replica_id} {why}"
         step = self._to(None, rest=rest)
-        decisions = () if told == self.state.hold else (self._decide(Action.HOLD, reason, leak),)
+        hold = self._decide(Action.HOLD, Reason.LEAK_HELD, reason, leak)
+        decisions = () if told == self.state.hold else (hold,)
         return replace(step, state=replace(step.state, hold=told), decisions=decisions)
 
-    def _decide(self, action: Action, reason: str, leak: Leak, **more: float) -> Decision:
+    def _decide(
+        self, action: Action, kind: Reason, reason: str, leak: Leak, **more: float
+    ) -> Decision:
         return Decision(
             action=action,
             pool=self.state.pool,
             value=self.base,
+            kind=kind,
             reason=reason,
             numbers=(*leak.numbers, *sorted(more.items())),
             subject=leak.replica_id,

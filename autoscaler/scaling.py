@@ -24,7 +24,8 @@ from autoscaler.forecast_step import ForecastState
 from autoscaler.guards import clamp, held, limit_step, since
 from autoscaler.need import Demand, replicas_for
 from autoscaler.params import ScalingParams
-from autoscaler.snapshot import Action, Decision, LoadObservation
+from autoscaler.reasons import Action, Reason
+from autoscaler.snapshot import Decision, LoadObservation
 from autoscaler.view import PoolView
 
 
@@ -99,16 +100,32 @@ def scale_pool(
     """
     base = state.requested
     if base is None or view.size is None or view.size.moving:
+        unknown = base is None or view.size is None
+        kind = Reason.DATA_MISSING if unknown else Reason.LAYOUT_MOVES
         why = view.fault if view.size is None else view.size.moving
-        return _hold(_reset(state), desired=base, why=why, numbers=dict(view.ages))
+        return _hold(_reset(state), desired=base, kind=kind, why=why, numbers=dict(view.ages))
     floor = min(floor, view.most)
     bounded = clamp(base, minimum=floor, maximum=view.most)
     if bounded != base:
         why = "below its floor" if bounded > base else view.limit_why or "above its maximum"
         bounds = {"base": base, "floor": floor, "maximum": view.most}
-        return _ask(state, bounded, desired=bounded, why=why, numbers=bounds, now_s=view.now_s)
+        return _ask(
+            state,
+            bounded,
+            desired=bounded,
+            kind=Reason.OUT_OF_BOUNDS,
+            why=why,
+            numbers=bounds,
+            now_s=view.now_s,
+        )
     if view.load is None or forecast is None:
-        return _hold(_reset(state), desired=base, why=view.fault, numbers=dict(view.ages))
+        return _hold(
+            _reset(state),
+            desired=base,
+            kind=Reason.DATA_MISSING,
+            why=view.fault,
+            numbers=dict(view.ages),
+        )
 
     busy = view.busy
     demand = _demand(view, view.load, forecast, params=params)
@@ -139,12 +156,12 @@ def scale_pool(
         change = _grow if desired > base else _shrink
         return change(state, desired, params=params, numbers=numbers, now_s=view.now_s)
     if need_up > desired:
-        why = view.limit_why or "at its maximum"
+        kind, why = Reason.AT_MAXIMUM, view.limit_why or "at its maximum"
     elif keep and need_down < base and base > floor:
-        why = keep
+        kind, why = Reason.KEPT, keep
     else:
         return Verdict(state=replace(state, hold=""), desired=desired)
-    return _hold(state, desired=desired, why=why, numbers=numbers)
+    return _hold(state, desired=desired, kind=kind, why=why, numbers=numbers)
 
 
 def _demand(
@@ -172,11 +189,20 @@ def _grow(
     now_s: float,
 ) -> Verdict:
     if not held(state.more_since_s, params.up_delay_s, now_s=now_s):
-        return _hold(state, desired=desired, why="the up delay runs", numbers=numbers)
+        why = "the up delay runs"
+        return _hold(state, desired=desired, kind=Reason.UP_DELAY, why=why, numbers=numbers)
     base = int(numbers["base"])
     value = limit_step(base, desired, up=params.max_step_up, down=params.max_step_down)
     why = "the load needs more" if value == desired else "the load needs more, one step at a time"
-    return _ask(state, value, desired=desired, why=why, numbers=numbers, now_s=now_s)
+    return _ask(
+        state,
+        value,
+        desired=desired,
+        kind=Reason.LOAD_NEEDS_MORE,
+        why=why,
+        numbers=numbers,
+        now_s=now_s,
+    )
 
 
 def _shrink(
@@ -188,17 +214,20 @@ def _shrink(
     now_s: float,
 ) -> Verdict:
     if not held(state.fewer_since_s, params.down_delay_s, now_s=now_s):
-        return _hold(state, desired=desired, why="the down delay runs", numbers=numbers)
+        why = "the down delay runs"
+        return _hold(state, desired=desired, kind=Reason.DOWN_DELAY, why=why, numbers=numbers)
     base = int(numbers["base"])
     value = limit_step(
         base, max(desired, state.fewer_peak), up=params.max_step_up, down=params.max_step_down
     )
     if value == 0 and not held(state.fewer_since_s, params.to_zero_delay_s, now_s=now_s):
         if base == 1:
-            return _hold(state, desired=desired, why="the delay to zero runs", numbers=numbers)
+            why = "the delay to zero runs"
+            return _hold(state, desired=desired, kind=Reason.ZERO_DELAY, why=why, numbers=numbers)
         value = 1
     why = "the others carry the load" if value > 0 else "there is no load"
-    return _ask(state, value, desired=desired, why=why, numbers=numbers, now_s=now_s)
+    kind = Reason.OTHERS_CARRY if value > 0 else Reason.NO_LOAD
+    return _ask(state, value, desired=desired, kind=kind, why=why, numbers=numbers, now_s=now_s)
 
 
 def _ask(
@@ -206,6 +235,7 @@ def _ask(
     value: int,
     *,
     desired: int,
+    kind: Reason,
     why: str,
     numbers: Mapping[str, float],
     now_s: float,
@@ -218,6 +248,7 @@ def _ask(
             action=Action.SCALE,
             pool=state.pool,
             value=value,
+            kind=kind,
             reason=f"{base} to {value} replicas: {why}",
             numbers=tuple(sorted((name, float(n)) for name, n in numbers.items())),
         ),
@@ -225,7 +256,12 @@ def _ask(
 
 
 def _hold(
-    state: PoolState, *, desired: int | None, why: str, numbers: Mapping[str, float]
+    state: PoolState,
+    *,
+    desired: int | None,
+    kind: Reason,
+    why: str,
+    numbers: Mapping[str, float],
 ) -> Verdict:
     kept = 0 if state.requested is None else state.requested
     reason = f"keeps {'its' if state.requested is None else kept} replicas: {why}"
@@ -238,6 +274,7 @@ def _hold(
             action=Action.HOLD,
             pool=state.pool,
             value=kept,
+            kind=kind,
             reason=reason,
             numbers=tuple(sorted((name, float(n)) for name, n in numbers.items())),
         ),

@@ -15,8 +15,8 @@ from autoscaler.controller import ControllerState, StepResult, step
 from autoscaler.decision_log import Header, Record, Tick
 from autoscaler.grant import Asked, grant
 from autoscaler.params import LIGHT_POOL, MAIN_POOL, ControllerParams, Mode
+from autoscaler.reasons import Action
 from autoscaler.snapshot import (
-    Action,
     ClusterSnapshot,
     Decision,
     LoadObservation,

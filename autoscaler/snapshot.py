@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 
+from autoscaler.reasons import REASONS, Action, Reason
 from cluster.pool_ledger import Report
 
 
@@ -155,17 +156,6 @@ class ClusterSnapshot:
     workloads: tuple[WorkloadObservation, ...] = ()
 
 
-class Action(StrEnum):
-    """Kinds of decision."""
-
-    SCALE = "scale"
-    TIER = "tier"
-    HOLD = "hold"
-    RESTART = "restart"
-    RETIRE = "retire"
-    REPLAN = "replan"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Decision:
     """One decision with its reason and the numbers behind it.
@@ -175,12 +165,18 @@ class Decision:
     RESTART: the replica `subject` is ended at once, and Serve starts another. RETIRE: the replica
     `subject` gets no new requests, until it is empty and restarted. REPLAN: a layout is searched
     for what is served now; `value` quantities have drifted from the plan.
+    `kind`: of the reason, which `reason` says in words.
     `numbers` are the quantities the reason speaks of, by name, in seconds, tokens, fractions.
     """
 
     action: Action
     pool: str
     value: int
+    kind: Reason
     reason: str
     numbers: tuple[tuple[str, float], ...] = field(default=())
     subject: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind not in REASONS[self.action]:
+            raise ValueError(f"'{self.kind}' is no reason to {self.action}")

@@ -20,7 +20,8 @@ import math
 from dataclasses import dataclass, replace
 
 from autoscaler.fault_params import FaultParams
-from autoscaler.snapshot import Action, Decision, ReplicaObservation
+from autoscaler.reasons import Action, Reason
+from autoscaler.snapshot import Decision, ReplicaObservation
 from autoscaler.view import PoolView
 
 
@@ -58,6 +59,7 @@ class _Case:
     """A replica that looks faulty: what is wrong, and for how long more than it may be."""
 
     memory: ReplicaMemory
+    kind: Reason
     why: str
     over_s: float
     certain: bool
@@ -168,15 +170,18 @@ def _case(
         *((("report_age_s", now_s - replica.observed_s),) if heard else ()),
     )
     if replica.device_fault:
-        why, over_s = f"a device of it is faulty: {replica.device_fault}", math.inf
+        kind, over_s = Reason.DEVICE_FAULT, math.inf
+        why = f"a device of it is faulty: {replica.device_fault}"
     elif memory.stalled_s >= limit_s:
-        why, over_s = "it owes a token and its engine does not step", memory.stalled_s - limit_s
+        kind, over_s = Reason.STALLED, memory.stalled_s - limit_s
+        why = "it owes a token and its engine does not step"
     elif not heard and known_s >= params.unheard_s:
-        why, over_s = "it has started and has never reported", known_s - params.unheard_s
+        kind, over_s = Reason.NEVER_REPORTED, known_s - params.unheard_s
+        why = "it has started and has never reported"
     else:
         return None
     certain = bool(replica.device_fault)
-    return _Case(memory=memory, why=why, over_s=over_s, certain=certain, numbers=numbers)
+    return _Case(memory=memory, kind=kind, why=why, over_s=over_s, certain=certain, numbers=numbers)
 
 
 def _under_way(memory: ReplicaMemory, *, now_s: float, params: FaultParams) -> bool:
@@ -188,6 +193,7 @@ def _restart(case: _Case, view: PoolView) -> Decision:
         action=Action.RESTART,
         pool=view.pool.pool,
         value=1,
+        kind=case.kind,
         reason=f"restarts a replica: {case.why}",
         numbers=case.numbers,
         subject=case.memory.replica_id,
@@ -210,6 +216,7 @@ def _held(
         action=Action.HOLD,
         pool=view.pool.pool,
         value=len(cases),
+        kind=Reason.RESTART_HELD,
         reason=reason,
         numbers=(
             ("limit_s", limit_s),

@@ -22,7 +22,8 @@ import math
 from dataclasses import dataclass, replace
 
 from autoscaler.fault_params import FaultParams
-from autoscaler.snapshot import Action, Decision, PoolObservation
+from autoscaler.reasons import Action, Reason
+from autoscaler.snapshot import Decision, PoolObservation
 from autoscaler.view import PoolView
 
 
@@ -140,6 +141,7 @@ def _stuck(
                         action=Action.RESTART,
                         pool=view.pool.pool,
                         value=1,
+                        kind=Reason.START_TOO_LONG,
                         reason="restarts a replica: its start takes too long",
                         numbers=(("limit_s", params.start_limit_s), ("started_s", spent_s)),
                         subject=start.replica_id,
@@ -174,6 +176,7 @@ def _told(state: StartState, view: PoolView, size: PoolObservation) -> Decision:
         action=Action.HOLD,
         pool=view.pool.pool,
         value=size.ready,
+        kind=Reason.STARTS_HELD,
         reason=f"asks for no more than answer: {state.why}",
         numbers=(
             ("backoff_s", state.backoff_s),

@@ -17,8 +17,8 @@ from autoscaler.checks import above, fraction, require
 from autoscaler.controller import ControllerState, step
 from autoscaler.decision_log import Header, Record, Tick, dump
 from autoscaler.params import LIGHT_POOL, MAIN_POOL, ControllerParams, Mode, PoolParams
+from autoscaler.reasons import Action
 from autoscaler.snapshot import (
-    Action,
     ClusterSnapshot,
     LoadObservation,
     PoolObservation,

@@ -22,8 +22,8 @@ from itertools import pairwise
 from autoscaler.controller import ControllerState, step
 from autoscaler.decision_log import Tick, parse
 from autoscaler.params import ControllerParams, PoolParams
+from autoscaler.reasons import Action
 from autoscaler.snapshot import (
-    Action,
     ClusterSnapshot,
     Decision,
     LoadObservation,

@@ -24,7 +24,7 @@ from pathlib import Path
 import httpx
 
 from autoscaler.decision_log import Tick, parse
-from autoscaler.snapshot import Action
+from autoscaler.reasons import Action
 from bench.overload import spread, ttfts
 from tests.live.instance import FAST_STEERING
 from tests.live.open_load import Ask, Seen, closed, poisson

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from autoscaler.snapshot import Action, Decision, Tier
+from autoscaler.reasons import Action
+from autoscaler.snapshot import Decision, Tier
 from cli.console import milliseconds, table
 from cli.simulate_inputs import Case
 from cli.simulate_run import Run

@@ -14,8 +14,9 @@ from rich.console import Console
 from rich.progress import Progress
 
 from autoscaler.decision_log import Record, dump
+from autoscaler.reasons import Action
 from autoscaler.simulated import Steered
-from autoscaler.snapshot import Action, Decision
+from autoscaler.snapshot import Decision
 from cli.simulate_inputs import Case
 from cluster.sim.event_log import NO_LOG, EventLog
 from cluster.sim.record import Outcome

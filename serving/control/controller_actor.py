@@ -21,7 +21,8 @@ from autoscaler.controller import ControllerState, StepResult, step
 from autoscaler.decision_log import Change, Header, Record, Tick, dump
 from autoscaler.forecast import prepare
 from autoscaler.params import MAIN_POOL, ControllerParams, Mode
-from autoscaler.snapshot import Action, ClusterSnapshot, Decision, Tier
+from autoscaler.reasons import Action
+from autoscaler.snapshot import ClusterSnapshot, Decision, Tier
 from cluster.errors import UnavailableError
 from serving.control.observe import FORGET_AFTER_S, Heard, in_public, requests_in_flight, snapshot
 from serving.control.repairs import Repairs

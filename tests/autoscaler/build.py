@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from autoscaler.controller import ControllerState, StepResult, step
 from autoscaler.params import ControllerParams, PoolParams, ScalingParams, TierParams
+from autoscaler.reasons import Action
 from autoscaler.snapshot import (
-    Action,
     ClusterSnapshot,
     Decision,
     LoadObservation,

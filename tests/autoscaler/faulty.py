@@ -6,8 +6,8 @@ import math
 
 from autoscaler.controller import ControllerState, step
 from autoscaler.fault_params import FaultParams
+from autoscaler.reasons import Action
 from autoscaler.snapshot import (
-    Action,
     ClusterSnapshot,
     PoolObservation,
     ReplicaObservation,

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from autoscaler.controller import ControllerState, step
 from autoscaler.params import TierParams
-from autoscaler.snapshot import Action, Tier
+from autoscaler.reasons import Action
+from autoscaler.snapshot import Tier
 from tests.autoscaler.build import (
     drive,
     load,

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from autoscaler.controller import ControllerState, step
 from autoscaler.drift import DriftState, ratios, step_drift
+from autoscaler.reasons import Action
 from autoscaler.replan_params import Planned, ReplanMode, ReplanParams
-from autoscaler.snapshot import Action, Decision, WorkloadObservation
+from autoscaler.snapshot import Decision, WorkloadObservation
 from tests.autoscaler.build import main_only, params
 
 PLANNED = Planned(

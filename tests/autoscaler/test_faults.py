@@ -5,7 +5,7 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.snapshot import Action
+from autoscaler.reasons import Action
 from tests.autoscaler.build import of
 from tests.autoscaler.faulty import faulty, replica, run, seen, starts
 

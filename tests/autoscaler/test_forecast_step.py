@@ -11,8 +11,8 @@ from autoscaler.controller import ControllerState, step
 from autoscaler.forecast import AUTO, methods, prepare
 from autoscaler.forecast_params import ForecastParams
 from autoscaler.params import ScalingParams
+from autoscaler.reasons import Action
 from autoscaler.replay import replay
-from autoscaler.snapshot import Action
 from autoscaler.virtual import Scenario, run
 from tests.autoscaler.build import drive, load, main_only, of, params, size, snapshot, with_main
 

@@ -6,9 +6,9 @@ import pytest
 
 from autoscaler.controller import ControllerState, step
 from autoscaler.decision_log import Change, Header, Tick, dump, parse_line
+from autoscaler.reasons import Action, Reason
 from autoscaler.replay import replay
 from autoscaler.snapshot import (
-    Action,
     ClusterSnapshot,
     Decision,
     PoolObservation,
@@ -105,7 +105,12 @@ def test_records_survive_the_round_trip():
         loads=(load(0.2, rate=1e-9),),
     )
     decision = Decision(
-        action=Action.HOLD, pool="main", value=2, reason="why", numbers=(("a", 0.1),)
+        action=Action.HOLD,
+        pool="main",
+        value=2,
+        kind=Reason.KEPT,
+        reason="why",
+        numbers=(("a", 0.1),),
     )
     for record in (
         Header(params=params(light=True)),

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from autoscaler.controller import ControllerState, step
 from autoscaler.leak_params import LeakParams
 from autoscaler.params import Mode
+from autoscaler.reasons import Action
 from autoscaler.snapshot import (
-    Action,
     PoolObservation,
     ReplicaObservation,
 )

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from autoscaler.controller import ControllerState, step
 from autoscaler.params import Mode, ScalingParams
-from autoscaler.snapshot import Action, Tier
+from autoscaler.reasons import Action
+from autoscaler.snapshot import Tier
 from cluster.errors import ConfigError, UnknownNameError
 from tests.autoscaler.build import (
     drive,

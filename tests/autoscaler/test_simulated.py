@@ -18,9 +18,10 @@ from autoscaler.params import (
     ScalingParams,
     TierParams,
 )
+from autoscaler.reasons import Action
 from autoscaler.replay import replay
 from autoscaler.simulated import SHED, Steered, snapshot_of
-from autoscaler.snapshot import Action, Tier
+from autoscaler.snapshot import Tier
 from cluster.engine_work import by_tokens
 from cluster.pool_ledger import Traffic
 from cluster.priority import Priority

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.snapshot import Action
+from autoscaler.reasons import Action
 from tests.autoscaler.build import of
 from tests.autoscaler.faulty import (
     busy,

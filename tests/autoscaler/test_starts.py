@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from autoscaler.controller import ControllerState, step
-from autoscaler.snapshot import Action
+from autoscaler.reasons import Action
 from tests.autoscaler.build import load, of, values
 from tests.autoscaler.faulty import busy, faulty, first_restart_s, restarts, run, seen, starts
 

@@ -7,7 +7,8 @@ import pytest
 
 from autoscaler.decision_log import Tick
 from autoscaler.params import Mode, ScalingParams
-from autoscaler.snapshot import Action, Tier
+from autoscaler.reasons import Action
+from autoscaler.snapshot import Tier
 from autoscaler.virtual import Effects, Scenario, run
 from cluster.errors import ConfigError, UnknownNameError
 from tests.autoscaler.build import of, params

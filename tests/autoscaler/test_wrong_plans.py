@@ -6,8 +6,8 @@ import pytest
 
 from autoscaler.delivery_params import DeliveryParams
 from autoscaler.params import ControllerParams, PoolParams, ScalingParams
+from autoscaler.reasons import Action
 from autoscaler.simulated import Steered
-from autoscaler.snapshot import Action
 from cluster.engine_work import EngineWork, TokenPrices
 from cluster.model.workload import Slo
 from cluster.sim.setup import GatewayRules

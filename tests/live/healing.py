@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autoscaler.decision_log import Tick, parse
-from autoscaler.snapshot import Action
+from autoscaler.reasons import Action
 from tests.live.instance import until
 
 REQUIRED_S = 30.0  # the most that healing may take, apart from loading

@@ -7,7 +7,8 @@ import json
 
 import pytest
 
-from autoscaler.snapshot import Action, ClusterSnapshot, Decision, WorkloadObservation
+from autoscaler.reasons import Action, Reason
+from autoscaler.snapshot import ClusterSnapshot, Decision, WorkloadObservation
 from cluster.model.plan import Plan
 from cluster.model.workload import Workload
 from cluster.planned_work import planned_work
@@ -23,7 +24,9 @@ from tests.serving.fake_serve import FakeServe
 from tests.serving.plans import plan
 
 RUNNING = plan(tp=1, initial=2)
-DRIFT = Decision(action=Action.REPLAN, pool="main", value=1, reason="prompts are longer")
+DRIFT = Decision(
+    action=Action.REPLAN, pool="main", value=1, kind=Reason.DRIFT, reason="prompts are longer"
+)
 NAN = float("nan")
 
 
