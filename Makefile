@@ -41,6 +41,7 @@ status: $(BIN)/.installed  ## Show the service
 
 test: lint  ## Install what is needed, lint, and run all tests
 	$(BIN)/shardwise setup
+	$(BIN)/python -m tests.tooling
 	$(BIN)/python -m pytest
 
 lint: $(BIN)/.installed  ## ruff, mypy, import contracts
