@@ -28,6 +28,7 @@ _NAMES = {
     "ttft_s": "time to first token",
     "tpot_s": "time per output token",
 }
+QUANTITIES = tuple(_NAMES)
 
 
 @dataclass(frozen=True, kw_only=True)

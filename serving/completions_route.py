@@ -123,7 +123,8 @@ class _Exchange:
         """Count the request as ended, and tell how."""
         labels = (self._pool, str(self._status), self._priority.value)
         self._service.metrics.requests.labels(*labels).inc()
-        self._journey.end(status=self._status, tier=int(self._service.tier))
+        ended = self._journey.end(status=self._status, tier=int(self._service.tier))
+        self._service.metrics.ended(ended)
 
     async def _answer(self, raw: bytes) -> None:
         with self._journey.admission():

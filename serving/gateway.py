@@ -18,6 +18,7 @@ from ray.serve.handle import DeploymentHandle
 from cluster.batching import BatchRules
 from cluster.engine_work import EngineWork
 from cluster.model.plan import Plan, PoolSection
+from cluster.model.workload import Slo
 from cluster.pool_capacity import replica_limits
 from cluster.pool_ledger import ReplicaLimits
 from cluster.prefix_index import BLOCK_TOKENS, PrefixIndex
@@ -85,7 +86,11 @@ class Gateway:
         self._spec = spec
         self._traces = tracing.set_up("shardwise-gateway")
         self._log = open_request_log(spec.config.logs)
-        watch, metrics = Watch(time.monotonic), GatewayMetrics()
+        watch = Watch(time.monotonic)
+        metrics = GatewayMetrics(
+            pools=[pool.name for pool in spec.plan.pools],
+            slo=Slo(ttft_s=spec.plan.slo.ttft_s, tpot_s=spec.plan.slo.tpot_s),
+        )
         fronts = [_front(pool, spec, watch=watch) for pool in spec.plan.pools]
         self._canaries = Canaries(
             fronts, watch=watch, metrics=metrics, after_s=spec.config.steering.faults.canary_s

@@ -141,6 +141,12 @@ def _add_operation_routes(
         service.refresh_gauges()
         return Response(service.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
+    @app.get("/metrics/targets")
+    async def targets() -> list[dict[str, Any]]:
+        """Where each gateway's own metrics are, as Prometheus discovers them (`http_sd`)."""
+        told = await whole_status()
+        return [{"targets": sorted(gateway["address"] for gateway in told["gateways"])}]
+
 
 def _card(front: PoolFront, *, started_s: int) -> dict[str, Any]:
     return {

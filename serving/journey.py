@@ -41,6 +41,7 @@ from serving.metering import Meter
 from serving.request_log import RequestLine
 from serving.request_texts import Texts
 from serving.requests import Body, BodyKind
+from serving.slo import Ended, Finish
 from serving.tracing import NO_TRACES, carried, context_of, tell_failure
 from serving.transcript import Transcript
 
@@ -48,7 +49,6 @@ _NO_STEP = nullcontext()
 CALLER_LEFT = 499  # nginx's status for a caller that left before the answer
 
 Again = Literal["retry", "move", "resume"]
-Finish = Literal["completed", "cancelled", "error"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,7 +217,7 @@ class Journey:
         """It is answered with an error."""
         self._error = error.code or "internal_error"
 
-    def end(self, *, status: int, tier: int) -> None:
+    def end(self, *, status: int, tier: int) -> Ended:
         """It is over. `status`: as the metrics count it; `tier`: in force, where none was granted.
 
         Call once.
@@ -227,6 +227,15 @@ class Journey:
         self._end_span(status, finish)
         if self._to.log is not None:
             self._to.log(self._line(status, finish, tier=tier, duration_s=duration_s))
+        return Ended(
+            pool=self._pool,
+            status=status,
+            finish=finish,
+            stream=bool(self._stream),
+            ttft_s=self._ttft_s,
+            duration_s=duration_s,
+            output_tokens=self._output(),
+        )
 
     def _finish(self, status: int) -> Finish:
         if status == CALLER_LEFT:

@@ -14,6 +14,7 @@ from autoscaler.snapshot import Tier
 from cluster.engine_work import EngineWork
 from cluster.pool_ledger import Elsewhere, ReplicaLimits
 from serving.control.workload import Served
+from serving.telemetry.metric import Sample
 from serving.weights.spec import StartParts, WeightsSpec
 
 Kind = Literal["chat", "completions", "embeddings"]
@@ -166,32 +167,17 @@ class GatewayReport:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodesSeen:
-    """What the nodes' keepers have seen, for the gateways' metrics.
-
-    `memory`: pool, host and device bytes by replica, NaN where unknown. Since the controller began:
-    `swept_*`: what was left of replicas; `retired`: replicas replaced for their memory, by pool.
-    """
-
-    memory: Mapping[str, tuple[str, float, float]] = field(default_factory=dict)
-    swept_processes: int = 0
-    swept_placement_groups: int = 0
-    retired: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Directive:
     """What the controller tells a gateway: the tier, who is ready, how long to stay away.
 
     `replicas` is None while the controller has just started and does not know them yet. `work`:
     what tokens cost on a replica of a pool, where it is no longer as at the gateway's start.
     `elsewhere`, `charged`: what the other gateways have in flight, and charged, by gateway.
-    `delivered`: how fast replicas work over what is planned, by pool.
     `closed`: replicas that take no new requests and finish those they have. `lost`: replicas that
     are being ended: whatever is on them goes to others at once. `place`: of this gateway among all,
-    from 0. `restarts`: of replicas, by pool, since this controller's start. `troubles`: pools for
-    which no more is asked than answers, and why. `controller_pid`, `controller_node`: where the one
-    that says this runs.
+    from 0. `troubles`: pools for which no more is asked than answers, and why. `account`: what
+    gateways show of the controller in their metrics. `controller_pid`, `controller_node`: where the
+    one that says this runs.
     """
 
     sent_s: float
@@ -203,10 +189,8 @@ class Directive:
     charged: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
     closed: frozenset[str] = frozenset()
     lost: frozenset[str] = frozenset()
-    delivered: dict[str, float] = field(default_factory=dict)
-    nodes: NodesSeen = field(default_factory=NodesSeen)
     place: int = 0
-    restarts: dict[str, int] = field(default_factory=dict)
     troubles: dict[str, str] = field(default_factory=dict)
+    account: tuple[Sample, ...] = ()
     controller_pid: int = 0
     controller_node: str = ""

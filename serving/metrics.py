@@ -1,18 +1,29 @@
-"""What does the gateway count? Prometheus series, one registry per gateway process."""
+"""What does the gateway count? Prometheus series, one registry per gateway process.
+
+Names, labels and words are the contract's (`serving.telemetry.contract`). Counters of what has not
+happened yet are there at 0: a rate needs a series before its first event.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 
+from cluster.model.workload import Slo
 from serving.messages import DONE, EngineError, EngineReply, ReplicaReport
-from serving.node_metrics import NodeMetrics
-
-_LATENCY_S = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
-_RATIO = (0.125, 0.25, 0.5, 0.75, 1.0, 1.33, 2.0, 4.0, 8.0)
-_GAP_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+from serving.slo import Ended, met
+from serving.telemetry.account_metrics import AccountMetrics
+from serving.telemetry.contract import CONTRACT
 
 
 class Cadence:
@@ -37,162 +48,65 @@ class Cadence:
 
 
 class GatewayMetrics:
-    """The gateway's series. Labels have few values: pools, statuses, priorities, tiers."""
+    """The gateway's series. `pools`: those that are served. `slo`: the plan's."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, pools: Sequence[str] = (), slo: Slo | None = None) -> None:
+        # They would be a second series for each counter, of no use here.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
-        self.requests = Counter(
-            "shardwise_requests",
-            "Requests ended, by pool, HTTP status (499: the caller left) and priority",
-            ["pool", "status", "priority"],
-            registry=self.registry,
-        )
-        self.output_chunks = Counter(
-            "shardwise_output_chunks",
-            "Stream events sent to callers",
-            ["pool"],
-            registry=self.registry,
-        )
-        self.retries = Counter(
-            "shardwise_retries",
-            "Requests sent to another replica after one failed",
-            ["pool"],
-            registry=self.registry,
-        )
-        self.moved = Counter(
-            "shardwise_moved_requests",
-            "Streams without a first token taken back and given to a better replica",
-            ["pool"],
-            registry=self.registry,
-        )
-        self.resumed = Counter(
-            "shardwise_resumed_streams",
-            "Streams taken up by another replica after theirs was lost",
-            ["pool"],
-            registry=self.registry,
-        )
-        self.canaries = Counter(
-            "shardwise_canary",
-            "Canary tokens asked of replicas, by outcome: answered, refused, lost",
-            ["pool", "outcome"],
-            registry=self.registry,
-        )
-        self.broken = Counter(
-            "shardwise_broken_streams",
-            "Answers cut short by an error after their first reply",
-            ["pool"],
-            registry=self.registry,
-        )
-        self.degraded = Counter(
-            "shardwise_degraded",
-            "Requests changed or shed by a tier",
-            ["change"],
-            registry=self.registry,
-        )
-        self.key_tokens = Counter(
-            "shardwise_key_tokens",
-            "Tokens used by an API key, by kind: prompt, output",
-            ["key", "kind"],
-            registry=self.registry,
-        )
-        self.predicted_output = Counter(
-            "shardwise_predicted_output_tokens",
-            "Output tokens that finished answers were predicted to have",
-            ["pool"],
-            registry=self.registry,
-        )
-        self.output_tokens = Counter(
-            "shardwise_output_tokens",
-            "Output tokens that finished answers had",
-            ["pool"],
-            registry=self.registry,
-        )
-        self.output_ratio = Histogram(
-            "shardwise_output_ratio",
-            "Output tokens of a finished request over those predicted",
-            ["pool"],
-            buckets=_RATIO,
-            registry=self.registry,
-        )
-        self.long_inputs = Counter(
-            "shardwise_long_inputs",
-            "Requests whose prompt did not fit, by what was done",
-            ["policy"],
-            registry=self.registry,
-        )
-        self.long_input_cut = Counter(
-            "shardwise_long_input_cut_tokens",
-            "Tokens of prompts that were cut away",
-            ["policy"],
-            registry=self.registry,
-        )
-        self.ttft = Histogram(
-            "shardwise_ttft_seconds",
-            "Arrival at the gateway to first reply",
-            ["pool"],
-            buckets=_LATENCY_S,
-            registry=self.registry,
-        )
-        self.itl = Histogram(
-            "shardwise_itl_seconds",
-            "Gap between two replies of one stream",
-            ["pool"],
-            buckets=_GAP_S,
-            registry=self.registry,
-        )
-        self.queued = Gauge(
-            "shardwise_queued_requests", "Waiting in line", ["pool"], registry=self.registry
-        )
-        self.in_flight = Gauge(
-            "shardwise_in_flight_tokens",
-            "Predicted tokens dispatched and not finished",
-            ["pool"],
-            registry=self.registry,
-        )
-        self.arriving = Gauge(
-            "shardwise_arriving_work",
-            "Engine-seconds of work that arrive per second: replicas that they keep busy",
-            ["pool"],
-            registry=self.registry,
-        )
-        self.delivered = Gauge(
-            "shardwise_delivered_ratio",
-            "Measured over planned speed of the pool's replicas",
-            ["pool"],
-            registry=self.registry,
-        )
-        self.ready = Gauge(
-            "shardwise_ready_replicas", "Replicas that answer", ["pool"], registry=self.registry
-        )
-        self.replica_start = Gauge(
-            "shardwise_replica_start_seconds",
-            "What the start of the newest replica took, by part: weights, engine, warmup",
-            ["pool", "part"],
-            registry=self.registry,
-        )
-        self.restarts = Gauge(
-            "shardwise_replica_restarts",
-            "Replicas that were restarted as faulty, since the controller's start",
-            ["pool"],
-            registry=self.registry,
-        )
-        self.held_starts = Gauge(
-            "shardwise_starts_held",
-            "1 while the pool is asked for no more than answers, because starts fail; else 0",
-            ["pool"],
-            registry=self.registry,
-        )
-        self.tasks = Gauge(
-            "shardwise_tasks",
-            "Asyncio tasks of the gateway's process; more than when it is idle only while asked",
-            registry=self.registry,
-        )
-        self.nodes = NodeMetrics(self.registry)
-        self.tier = Gauge("shardwise_tier", "Degradation tier, 0 to 4", registry=self.registry)
+        self._pools = tuple(pools)
+        self._slo = slo or Slo()
+        self.requests = self._counter("shardwise_requests_total")
+        self.slo_requests = self._counter("shardwise_slo_requests_total")
+        self.output_chunks = self._counter("shardwise_output_chunks_total")
+        self.retries = self._counter("shardwise_retries_total")
+        self.moved = self._counter("shardwise_moved_requests_total")
+        self.resumed = self._counter("shardwise_resumed_streams_total")
+        self.canaries = self._counter("shardwise_canary_total")
+        self.broken = self._counter("shardwise_broken_streams_total")
+        self.degraded = self._counter("shardwise_degraded_total")
+        self.key_tokens = self._counter("shardwise_key_tokens_total")
+        self.predicted_output = self._counter("shardwise_predicted_output_tokens_total")
+        self.output_tokens = self._counter("shardwise_output_tokens_total")
+        self.long_inputs = self._counter("shardwise_long_inputs_total")
+        self.long_input_cut = self._counter("shardwise_long_input_cut_tokens_total")
+        self.output_ratio = self._histogram("shardwise_output_ratio")
+        self.ttft = self._histogram("shardwise_ttft_seconds")
+        self.engine_ttft = self._histogram("shardwise_engine_ttft_seconds")
+        self.tpot = self._histogram("shardwise_tpot_seconds")
+        self.itl = self._histogram("shardwise_itl_seconds")
+        self.queued = self._gauge("shardwise_queued_requests")
+        self.oldest_wait = self._gauge("shardwise_oldest_wait_seconds")
+        self.in_flight = self._gauge("shardwise_in_flight_tokens")
+        self.arriving = self._gauge("shardwise_arriving_work")
+        self.ready = self._gauge("shardwise_ready_replicas")
+        self.replica_start = self._gauge("shardwise_replica_start_seconds")
+        self.held_starts = self._gauge("shardwise_starts_held")
+        self.directive_age = self._gauge("shardwise_directive_age_seconds")
+        self.tasks = self._gauge("shardwise_tasks")
+        self.tier = self._gauge("shardwise_tier")
+        self.account = AccountMetrics(self._pools)
+        self.registry.register(self.account)
+        for name, bound_s in (("ttft", self._slo.ttft_s), ("tpot", self._slo.tpot_s)):
+            gauge = self._gauge(f"shardwise_slo_{name}_seconds")
+            for pool in self._pools:
+                gauge.labels(pool).set(math.inf if bound_s is None else bound_s)
 
     def cadence(self, pool: str) -> Cadence:
         """For one stream of this pool."""
         return Cadence(self.output_chunks.labels(pool), self.itl.labels(pool))
+
+    def ended(self, ended: Ended) -> None:
+        """A request is over: has it met the SLO?"""
+        verdict = met(ended, self._slo)
+        if verdict is not None and ended.pool is not None:
+            self.slo_requests.labels(ended.pool, "met" if verdict else "missed").inc()
+
+    def streamed(self, pool: str, *, ttft_s: float, decode_s: float, tokens: int) -> None:
+        """A stream has come to its end. `ttft_s`: without its wait in line."""
+        self.engine_ttft.labels(pool).observe(ttft_s)
+        if tokens > 1:
+            self.tpot.labels(pool).observe(decode_s / (tokens - 1))
 
     def started(self, replicas: Iterable[ReplicaReport]) -> None:
         """What the newest replica of each pool said of its start."""
@@ -205,3 +119,27 @@ class GatewayMetrics:
     def render(self) -> bytes:
         """The text exposition format."""
         return generate_latest(self.registry)
+
+    def _counter(self, name: str) -> Counter:
+        metric = CONTRACT[name]
+        made = Counter(metric.base, metric.says, metric.label_names, registry=self.registry)
+        for values in metric.zeros(self._pools) if metric.labels else ():
+            made.labels(*values)
+        return made
+
+    def _gauge(self, name: str) -> Gauge:
+        metric = CONTRACT[name]
+        return Gauge(metric.base, metric.says, metric.label_names, registry=self.registry)
+
+    def _histogram(self, name: str) -> Histogram:
+        metric = CONTRACT[name]
+        made = Histogram(
+            metric.base,
+            metric.says,
+            metric.label_names,
+            buckets=metric.buckets,
+            registry=self.registry,
+        )
+        for values in metric.zeros(self._pools):
+            made.labels(*values)
+        return made

@@ -181,6 +181,13 @@ OPERATIONS = (
     Operation(
         path="/metrics", summary="Prometheus metrics", others={"text/plain": _TEXT}, open=True
     ),
+    Operation(
+        path="/metrics/targets",
+        summary="Where each gateway's own metrics are, for Prometheus's HTTP discovery",
+        answer=_list_of(_object("targets", targets=_list_of(_TEXT))),
+        refusals=(503,),
+        open=True,
+    ),
     Operation(path="/openapi.json", summary="This document", answer=_ANY, open=True),
 )
 

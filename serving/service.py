@@ -41,7 +41,6 @@ from serving.messages import (
     EngineReply,
     EngineRequest,
     GatewayReport,
-    NodesSeen,
     PoolLoad,
 )
 from serving.metering import Meter
@@ -50,6 +49,9 @@ from serving.offload import OffLoop
 from serving.requests import Body, BodyKind, EmbeddingBody, parse_body
 from serving.resumption import can_resume, transcript_of, with_ids
 from serving.settings.config import LimitsSection, LongInputSection
+
+# An account of a controller that was heard so long ago says nothing of now.
+ACCOUNT_STALE_S = 60.0
 
 
 class Service:
@@ -89,12 +91,11 @@ class Service:
         self._served = {front.pool: Served() for front in fronts}
         self._clock = clock
         self._stance = Stance()
-        self._delivered: dict[str, float] = {}
         self._troubles: dict[str, str] = {}
         self._delivery = Delivery(limits=limits, metrics=metrics, stance=self._stance, clock=clock)
         self._gateway_id = uuid.uuid4().hex[:8]
         self.address = ""
-        self._nodes = NodesSeen()
+        self._heard_s = clock()
         self.off_loop = OffLoop()
         self._long_input = LongInput(
             long_input or LongInputSection(), off_loop=self.off_loop, metrics=metrics, clock=clock
@@ -130,13 +131,12 @@ class Service:
         self._stance.tier = directive.tier
         self._stance.retry_after_s = directive.retry_after_s
         self.door.charged_elsewhere(directive.charged)
-        self._delivered = directive.delivered
         self._troubles = directive.troubles
-        self._nodes = directive.nodes
+        self._heard_s = self._clock()
+        self.metrics.account.samples = directive.account
         for pool, work in directive.work.items():
             self._lengths[pool].reckon_by(work)
         for pool in self._fronts:
-            self.metrics.restarts.labels(pool).set(directive.restarts.get(pool, 0))
             self.metrics.held_starts.labels(pool).set(pool in directive.troubles)
         if directive.replicas is None:
             return  # those known before stay in use
@@ -173,10 +173,13 @@ class Service:
             self.metrics.queued.labels(load.pool).set(load.queued_requests)
             self.metrics.in_flight.labels(load.pool).set(load.in_flight_tokens)
             self.metrics.arriving.labels(load.pool).set(load.arrival_work)
-            self.metrics.delivered.labels(load.pool).set(self._delivered.get(load.pool, 1.0))
+            self.metrics.oldest_wait.labels(load.pool).set(load.oldest_wait_s)
             ready = self._fronts[load.pool].dispatcher.ready
             self.metrics.ready.labels(load.pool).set(ready)
-        self.metrics.nodes.set(self._nodes)
+        silent_s = self._clock() - self._heard_s
+        self.metrics.directive_age.set(silent_s)
+        if silent_s > ACCOUNT_STALE_S:
+            self.metrics.account.samples = ()  # unknown by now
         self.metrics.tier.set(int(self.tier))
         self.metrics.tasks.set(len(asyncio.all_tasks()))
 
@@ -334,7 +337,9 @@ class Service:
             served, times_s = self._served[pool], admitted.journey.engine_times_s
             served.ended(prompt=expected.prompt, output=output)
             if admitted.request.stream and expected.answers == 1 and times_s is not None:
-                served.streamed(ttft_s=times_s[0], decode_s=times_s[1], tokens=output)
+                ttft_s, decode_s = times_s
+                served.streamed(ttft_s=ttft_s, decode_s=decode_s, tokens=output)
+                self.metrics.streamed(pool, ttft_s=ttft_s, decode_s=decode_s, tokens=output)
 
     async def _light_fit(self, body: Body, *, size_bytes: int) -> Fit | None:
         """How the request would fit the lighter model, None if it cannot be moved there."""

@@ -11,7 +11,6 @@ import asyncio
 import logging
 import os
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from autoscaler.params import MAIN_POOL, ControllerParams, Mode
 from autoscaler.reasons import Action
 from autoscaler.snapshot import ClusterSnapshot, Decision, Tier
 from cluster.errors import UnavailableError
+from serving.control.accounting import Accounting, Seen
 from serving.control.observe import FORGET_AFTER_S, Heard, in_public, requests_in_flight, snapshot
 from serving.control.repairs import Repairs
 from serving.control.replica_end import end_replica, this_node
@@ -32,10 +32,11 @@ from serving.control.start_failures import StartFailures
 from serving.control.workload import WorkloadBook
 from serving.keeper.account import ReplicaUse, plain
 from serving.keeper.keepers import KeeperSpec
-from serving.keeper.keeping import keep, nodes_seen
+from serving.keeper.keeping import keep
 from serving.layout.layout_steering import LayoutSteering
 from serving.layout.layouts import Layouts
 from serving.messages import Directive, GatewayReport, ReplicaReport
+from serving.telemetry.metric import Sample
 
 RECENT_DECISIONS = 20
 _FIXED = {"error": "the layout of this service cannot be changed.", "exit_code": 2}
@@ -72,10 +73,10 @@ class ControllerActor:
         self._repairs = Repairs(end=end_replica)
         self._start_failures = StartFailures(self._scaler.output)
         self._heard = Heard(start_failures=self._start_failures.words)
-        self._restarts: dict[str, int] = {}
         self._layouts = None if spec.layouts is None else self._steering(spec.layouts)
         self._requests = WorkloadBook(half_life_s=spec.half_life_s)
-        self._started_s = time.time()
+        self._started_s = self._ticked_s = time.time()
+        self._accounting = Accounting(started_s=self._started_s)
         self._node = node()
         self._state = ControllerState()
         self._last: StepResult | None = None
@@ -84,7 +85,6 @@ class ControllerActor:
         self._trouble = ""
         self._log = Path(spec.log_path)
         self._write(Header(params=self._params))
-        self._retired: Counter[str] = Counter()
         if spec.keeper is not None:
             self._keeping = keep(
                 spec.keeper, self._heard, dashboard_url=spec.dashboard_url, token=spec.token
@@ -113,13 +113,24 @@ class ControllerActor:
             charged=self._heard.charged(report.gateway_id),
             work={} if self._layouts is None else self._layouts.work,
             lost=frozenset(self._heard.lost),
-            delivered=dict(self._last.delivered) if self._last else {},
-            nodes=nodes_seen(self._heard, retired=self._retired),
             place=sorted(self._heard.gateways).index(report.gateway_id),
-            restarts=dict(self._restarts),
             troubles=dict(self._last.troubles) if self._last else {},
+            account=self._account(now_s),
             controller_pid=os.getpid(),
             controller_node=self._node,
+        )
+
+    def _account(self, now_s: float) -> tuple[Sample, ...]:
+        return self._accounting.samples(
+            Seen(
+                heard=self._heard,
+                params=self._params,
+                now_s=now_s,
+                ticked_s=self._ticked_s,
+                trouble=self._trouble,
+                last=self._last,
+                snapshot=self._last_snapshot,
+            )
         )
 
     @property
@@ -179,7 +190,7 @@ class ControllerActor:
             "serve_status": state.status if state else "unknown",
             "serve_message": state.message if state else "",
             "trouble": self._last.troubles.get(name, "") if self._last else "",
-            "restarts": self._restarts.get(name, 0),
+            "restarts": self._accounting.restarts[name],
         }
 
     async def begin_move(self, plan: str, *, below_floor: bool) -> dict[str, Any]:
@@ -260,6 +271,9 @@ class ControllerActor:
         )
         result = step(self._state, seen, self._params)
         self._state, self._last, self._last_snapshot = result.state, result, seen
+        self._ticked_s = now_s
+        self._accounting.decided(result.decisions, seen)
+        self._accounting.moved(None if self._layouts is None else self._layouts.progress)
         self._write(Tick(snapshot=seen, decisions=result.decisions, tier=result.tier))
         self._recent.extend((now_s, decision) for decision in result.decisions)
         del self._recent[:-RECENT_DECISIONS]
@@ -274,7 +288,7 @@ class ControllerActor:
     async def _carry_out(self, decisions: tuple[Decision, ...]) -> None:
         for decision in decisions:  # what does not wait for Serve comes first
             if decision.action is Action.RETIRE:
-                self._retired[decision.pool] += 1
+                self._accounting.retired[decision.pool] += 1
             if decision.action is Action.RESTART:
                 self._restart(decision)
         for decision in decisions:
@@ -286,7 +300,7 @@ class ControllerActor:
         replica = state.replica(decision.subject) if state else None
         if replica is not None:
             self._heard.lost[replica.replica_id] = time.time()
-            self._restarts[decision.pool] = self._restarts.get(decision.pool, 0) + 1
+            self._accounting.restarts[decision.pool] += 1
             self._repairs.restart(replica)
 
     def _look_at_requests(self, now_s: float) -> None:

@@ -13,6 +13,8 @@ from pydantic import ValidationError
 from serving.engine import fast_start
 from serving.engine.steps import Steps
 from serving.messages import EngineError, EngineReply, EngineRequest, EngineSpec
+from serving.telemetry.contract import CONTRACT
+from serving.telemetry.engine_rows import READ
 from serving.tracing import otlp_endpoint
 
 if TYPE_CHECKING:
@@ -20,14 +22,6 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
     from ray.serve.llm import LLMConfig
-
-_METRICS = {
-    "running": "vllm:num_requests_running",
-    "waiting": "vllm:num_requests_waiting",
-    "kv_usage": "vllm:kv_cache_usage_perc",
-    "prompt_tokens": "vllm:prompt_tokens",
-    "output_tokens": "vllm:generation_tokens",
-}
 
 
 class Engine:
@@ -95,8 +89,8 @@ class Engine:
 
 def read_metrics(registry: CollectorRegistry) -> dict[str, float]:
     """What of the engine's own metrics is reported, over all its engines; 0 what is not there."""
-    values = dict.fromkeys(_METRICS, 0.0)
-    names = {name: key for key, name in _METRICS.items()}
+    values = dict.fromkeys(READ, 0.0)
+    names = {CONTRACT[name].base: key for key, name in READ.items()}
     for family in registry.collect():
         if family.name in names:
             values[names[family.name]] = sum(

@@ -1,15 +1,13 @@
-"""The keepers beside the controller: their loop into what it has heard, and out to the gateways."""
+"""The keepers beside the controller: their loop into what it has heard."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
 
 from serving.control.observe import Heard
 from serving.keeper.keepers import Keepers, KeeperSpec
 from serving.keeper.ray_cluster import RayCluster
-from serving.messages import NodesSeen
 
 
 def keep(
@@ -27,18 +25,3 @@ def keep(
     keepers = Keepers(spec, cluster, living=lambda: heard.living(time.time()))
     heard.kept = keepers.kept
     return asyncio.get_event_loop().create_task(keepers.run())
-
-
-def nodes_seen(heard: Heard, *, retired: Mapping[str, int]) -> NodesSeen:
-    """What gateways show of it. `retired`: replicas replaced for their memory, by pool."""
-    kept, reports = heard.kept, heard.replicas
-    return NodesSeen(
-        memory={
-            name: (reports[name].pool, use.host_bytes, use.device_bytes)
-            for name, use in kept.uses.items()
-            if name in reports
-        },
-        swept_processes=kept.counts["processes"],
-        swept_placement_groups=kept.counts["placement_groups"],
-        retired=dict(retired),
-    )

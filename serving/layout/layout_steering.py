@@ -22,7 +22,7 @@ from cluster.planned_work import planned_work
 from serving.control.observe import Heard
 from serving.control.scaler import DeploymentState, ServeScaler
 from serving.layout.layout_keeper import LayoutKeeper, layout_in_words
-from serving.layout.layouts import Layouts
+from serving.layout.layouts import Layouts, MoveProgress
 from serving.layout.replan_search import search_apart
 from serving.layout.replanner import Replanner
 
@@ -63,6 +63,11 @@ class LayoutSteering:
         """What tokens cost on a replica, where gateways do not know it from their own plan."""
         plan = self._keeper.current.plan
         return {} if self._keeper.current.order is None else {MAIN_POOL: _work(plan.dumps())}
+
+    @property
+    def progress(self) -> MoveProgress | None:
+        """Of the last move."""
+        return self._keeper.progress
 
     def see(self, states: Mapping[str, DeploymentState]) -> ControllerParams | None:
         """Serve's states at a tick; parameters to steer by from now on, None: as before."""

@@ -13,6 +13,7 @@ from opentelemetry.trace import Tracer
 
 from autoscaler.snapshot import Tier
 from cluster.engine_work import by_tokens
+from cluster.model.workload import Slo
 from cluster.pool_ledger import ReplicaLimits
 from cluster.prefix_index import PrefixIndex
 from cluster.priority import Priority
@@ -27,7 +28,6 @@ from serving.messages import (
     EngineError,
     EngineReply,
     EngineRequest,
-    NodesSeen,
     ReplicaReport,
 )
 from serving.metrics import GatewayMetrics
@@ -37,6 +37,7 @@ from serving.request_texts import Texts
 from serving.requests import Body, ChatBody
 from serving.service import Service
 from serving.settings.config import LimitsSection, LongInputSection
+from serving.telemetry.metric import Sample
 from serving.tracing import NO_TRACES
 
 DELAYS_S = {Priority.VIP: 0.0, Priority.STANDARD: 30.0, Priority.BATCH: 120.0}
@@ -80,13 +81,16 @@ def directive(
     closed: frozenset[str] = frozenset(),
     lost: frozenset[str] = frozenset(),
 ) -> Directive:
-    memory = {replica.replica_id: (replica.pool, 1e9, 2e9) for replica in replicas}
+    account = tuple(
+        Sample(name="shardwise_replica_host_bytes", value=1e9, labels=(each.pool, each.replica_id))
+        for each in replicas
+    )
     return Directive(
         sent_s=0.0,
         tier=tier,
         retry_after_s=retry_after_s,
         replicas=replicas,
-        nodes=NodesSeen(memory=memory, swept_processes=1, retired={"main": 1}),
+        account=account,
         closed=closed,
         lost=lost,
     )
@@ -281,11 +285,14 @@ class Stage:
     encode: Callable[[Body], list[list[int]]] = encode_words
     decode: Callable[[Sequence[int]], str] = decode_words
     embedding: Sequence[str] = ()  # pools whose models make vectors
+    slo: Slo | None = None
     sleeping: Sequence[str] = ()  # pools that may have no replica
 
     def __post_init__(self) -> None:
         self.clock = Clock()
-        self.metrics = GatewayMetrics()
+        self.metrics = GatewayMetrics(
+            pools=["main", "light"] if self.with_light else ["main"], slo=self.slo
+        )
         pools = {"main": ("big", self.main_context)}
         if self.with_light:
             pools["light"] = ("small", self.light_context)

@@ -10,6 +10,7 @@ from autoscaler.snapshot import Tier
 from serving.control.controller_watch import ControllerWatch, Kill
 from serving.exchange import Exchange, keep_in_step
 from serving.messages import Directive, GatewayReport
+from serving.telemetry.metric import Sample
 from tests.serving.fakes import Stage, directive, report
 
 
@@ -104,9 +105,8 @@ async def test_the_report_carries_the_traffic() -> None:
 
 async def test_what_replicas_deliver_is_a_metric() -> None:
     stage = Stage()
-    stage.service.refresh_gauges()
-    assert stage.value("shardwise_delivered_ratio", pool="main") == 1.0
-    stage.service.follow(replace(directive(), delivered={"main": 0.5}))
+    told = (Sample(name="shardwise_delivered_ratio", value=0.5, labels=("main",)),)
+    stage.service.follow(replace(directive(), account=told))
     stage.dispatcher.arrived(50, 0.5)
     stage.service.refresh_gauges()
     assert stage.value("shardwise_delivered_ratio", pool="main") == 0.5
@@ -150,8 +150,8 @@ async def test_those_that_are_ended_are_left_at_once_and_the_closed_get_nothing_
 
 async def test_what_the_controller_says_of_faults_is_in_the_metrics() -> None:
     stage = Stage()
-    told = replace(directive(), restarts={"main": 2}, troubles={"main": "no room"})
-    stage.service.follow(told)
+    account = (Sample(name="shardwise_replica_restarts", value=2, labels=("main",)),)
+    stage.service.follow(replace(directive(), account=account, troubles={"main": "no room"}))
     assert stage.value("shardwise_replica_restarts", pool="main") == 2
     assert stage.value("shardwise_starts_held", pool="main") == 1
     stage.service.follow(directive())

@@ -1,13 +1,20 @@
 """Answers of the HTTP application over scripted replicas."""
 
 import asyncio
+import math
 from dataclasses import replace
+from typing import Any
 
+import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from autoscaler.snapshot import Tier
+from cluster.model.workload import Slo
+from serving.http_api import build_app
 from serving.settings.config import LimitsSection
+from serving.telemetry.contract import scraped
+from serving.telemetry.gateway_rows import GATEWAY_METRICS
 from tests.serving.fakes import (
     Caller,
     FakeLink,
@@ -17,7 +24,6 @@ from tests.serving.fakes import (
     chat,
     directive,
     events,
-    lost_after,
     whole,
 )
 
@@ -189,59 +195,62 @@ async def test_models() -> None:
     assert one["max_model_len"] == 100
 
 
-async def test_every_series_is_rendered() -> None:
-    stage = Stage(link=FakeLink(by_replica={"a": lost_after(), "b": lost_after("once")}))
-    stage.metrics.key_tokens.labels("team", "output").inc()
-    stage.metrics.long_inputs.labels("reject").inc()
-    stage.metrics.long_input_cut.labels("rerank").inc()
-    stage.metrics.moved.labels("main").inc()
-    stage.metrics.resumed.labels("main").inc()
-    stage.metrics.replica_start.labels("main", "engine").set(1.0)
-    stage.metrics.canaries.labels("main", "answered").inc()
+async def test_every_series_of_a_gateway_is_there_before_anything_has_happened() -> None:
+    stage = Stage(slo=Slo(ttft_s=2.0))
     stage.ready("a", "b", tier=Tier.SHORT_OUTPUT)
     async with stage.client() as client:
-        await client.post(CHAT, json=chat(stream=True))
-        stage.link.by_replica.clear()
-        stage.link.script = answering("x", "y")
-        stage.clock.now_s += 1
-        stage.ready("a", "b")
-        await client.post(CHAT, json=chat(stream=True))
         response = await client.get("/metrics")
     assert response.headers["Content-Type"].startswith("text/plain; version=")
-    families = {f.name: f for f in text_string_to_metric_families(response.text)}
-    ours = {name: f for name, f in families.items() if not name.endswith("_created")}
-    assert all(family.samples for family in ours.values())
-    assert set(ours) == {
-        "shardwise_arriving_work",
-        "shardwise_broken_streams",
-        "shardwise_canary",
-        "shardwise_degraded",
-        "shardwise_delivered_ratio",
-        "shardwise_in_flight_tokens",
-        "shardwise_itl_seconds",
-        "shardwise_key_tokens",
-        "shardwise_long_input_cut_tokens",
-        "shardwise_long_inputs",
-        "shardwise_moved_requests",
-        "shardwise_output_chunks",
-        "shardwise_output_ratio",
-        "shardwise_output_tokens",
-        "shardwise_predicted_output_tokens",
-        "shardwise_queued_requests",
-        "shardwise_ready_replicas",
-        "shardwise_replica_device_bytes",
-        "shardwise_replica_host_bytes",
-        "shardwise_replica_restarts",
-        "shardwise_requests",
-        "shardwise_resumed_streams",
-        "shardwise_replica_start_seconds",
-        "shardwise_retired_replicas",
-        "shardwise_retries",
-        "shardwise_swept",
-        "shardwise_starts_held",
-        "shardwise_tasks",
-        "shardwise_tier",
-        "shardwise_ttft_seconds",
+    found = {
+        sample.name
+        for family in text_string_to_metric_families(response.text)
+        for sample in family.samples
     }
-    (ready,) = (s.value for s in ours["shardwise_ready_replicas"].samples)
-    assert ready == 2
+    told = {name for metric in scraped() for name in metric.series}
+    own = {name for metric in GATEWAY_METRICS for name in metric.series}
+    # Who has a key, and what a start has taken, nobody knows beforehand.
+    later = {"shardwise_key_tokens_total", "shardwise_replica_start_seconds"}
+    assert found <= told
+    assert own - found == later
+    assert stage.value("shardwise_ready_replicas", pool="main") == 2
+    assert stage.value("shardwise_slo_ttft_seconds", pool="main") == 2.0
+    assert stage.value("shardwise_slo_tpot_seconds", pool="main") == math.inf
+    assert stage.value("shardwise_degraded_total", change="shed") == 0.0
+
+
+async def test_an_account_that_has_grown_old_is_shown_no_more() -> None:
+    stage = Stage()
+    stage.ready("a")
+    name, labels = "shardwise_replica_host_bytes", {"pool": "main", "replica": "a"}
+    stage.service.refresh_gauges()
+    assert stage.value(name, **labels) == 1e9
+    stage.clock.now_s += 61.0
+    stage.service.refresh_gauges()
+    assert name not in stage.metrics.render().decode()
+    assert stage.value("shardwise_directive_age_seconds") == 61.0
+
+
+async def test_requests_are_counted_by_whether_they_met_the_slo() -> None:
+    stage = Stage(slo=Slo(ttft_s=2.0))
+    stage.link.script = answering("x", "y")
+    async with stage.client() as client:
+        stage.ready("a")
+        await client.post(CHAT, json=chat(stream=True))
+        await client.post(CHAT, json=chat(model="nobody"))
+        stage.ready("a", tier=Tier.SHED)
+        await client.post(CHAT, json=chat(stream=True))
+    counted = {
+        verdict: stage.value("shardwise_slo_requests_total", pool="main", verdict=verdict)
+        for verdict in ("met", "missed")
+    }
+    assert counted == {"met": 1, "missed": 1}
+
+
+async def test_the_targets_are_the_gateways_that_the_controller_knows() -> None:
+    async def status() -> dict[str, Any]:
+        return {"gateways": [{"address": "h:2"}, {"address": "h:1"}]}
+
+    app = build_app(Stage().service, status=status)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://t") as client:
+        response = await client.get("/metrics/targets")
+    assert response.json() == [{"targets": ["h:1", "h:2"]}]

@@ -33,7 +33,7 @@ stage = Stage(
 schema = schemathesis.openapi.from_asgi("/openapi.json", stage.app())
 
 
-@schema.exclude(path=["/status"]).parametrize()
+@schema.exclude(path=["/status", "/metrics/targets"]).parametrize()
 @settings(
     max_examples=60,
     phases=[Phase.explicit, Phase.generate],

@@ -1,0 +1,50 @@
+"""How does a gateway show the controller's account? As it came, by the contract, while it is fresh.
+
+A collector: series are made anew for each scrape, so that those of replicas that are gone are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import Metric as Family
+from prometheus_client.registry import Collector
+
+from serving.telemetry.account_rows import ACCOUNT_METRICS
+from serving.telemetry.metric import Metric, Sample
+
+
+class AccountMetrics(Collector):
+    """`samples`: the account; empty: it is not known. `pools`: those that are served."""
+
+    def __init__(self, pools: tuple[str, ...] = ()) -> None:
+        self.pools = pools
+        self.samples: tuple[Sample, ...] = ()
+
+    def collect(self) -> Iterator[Family]:
+        """Called for each scrape."""
+        if not self.samples:
+            return
+        told: dict[str, dict[tuple[str, ...], float]] = {}
+        for sample in self.samples:
+            told.setdefault(sample.name, {})[sample.labels] = sample.value
+        for metric in ACCOUNT_METRICS:
+            family = _family(metric, told.get(metric.name, {}), pools=self.pools)
+            if family.samples:
+                yield family
+
+
+def _family(
+    metric: Metric, values: dict[tuple[str, ...], float], *, pools: tuple[str, ...]
+) -> Family:
+    labels = metric.label_names
+    if metric.kind == "counter":
+        family: Family = CounterMetricFamily(metric.base, metric.says, labels=labels)
+        # What has never happened is 0, and not absent.
+        values = dict.fromkeys(metric.zeros(pools), 0.0) | values
+    else:
+        family = GaugeMetricFamily(metric.base, metric.says, labels=labels)
+    for label_values, value in values.items():
+        family.add_metric(label_values, value)  # type: ignore[attr-defined]
+    return family
