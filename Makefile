@@ -11,14 +11,16 @@ export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 
 # Bytecode now and not at every import: it halves the start of an engine where the environment
 # forbids Python to write it.
-INSTALL := $(BIN)/uv pip install --quiet --no-deps --compile-bytecode
+# urllib3-future replaces urllib3, on which others rely, unless it is built so (decision 0021).
+export URLLIB3_NO_OVERRIDE := 1
+INSTALL := $(BIN)/uv pip install --quiet --no-deps --compile-bytecode --no-binary urllib3-future
 
 PLAN := plans/local.json
 # On CPUs a second replica and a lighter model share the cores; GPUs are filled as they are.
 SIZE_cpu := --max-replicas 2 --light smollm2-135m-instruct-int8
 SIZE_gpu := --max-dp 1
 
-resolve = $(BIN)/uv pip compile --quiet pyproject.toml --extra serve --extra rl --extra $(1) --extra dev \
+resolve = $(BIN)/uv pip compile --quiet pyproject.toml --extra serve --extra rl --extra grafana --extra $(1) --extra dev \
     --override requirements/$(1).overrides --python-version 3.11 \
     --python-platform x86_64-manylinux_2_28 --no-emit-find-links --no-header --no-annotate \
     -o requirements/$(1).lock

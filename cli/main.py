@@ -14,6 +14,7 @@ from cli import (
     chat,
     check,
     compare,
+    dashboards,
     down,
     export,
     key,
@@ -54,6 +55,7 @@ app.command("key", help="Make an API key.")(key.command)
 app.command("down", help="Stop the service and all it started.")(down.command)
 app.command("replan", help="Move the running service to another layout.")(replan.command)
 app.command("replay", help="Run a decision log again and compare.")(replay.command)
+app.add_typer(dashboards.app, name="dashboards")
 app.command("validate", help="Compare predictions with measured runs.")(validate.command)
 app.command("calibrate", help="Fit the cost model to measurements.")(calibrate.command)
 

@@ -1,0 +1,1 @@
+"""Dashboards, their way into Grafana, and alerts."""
