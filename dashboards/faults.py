@@ -147,7 +147,7 @@ FAULTS = Dashboard(
             title="Starts and memory",
             panels=(
                 Panel(
-                    title="Starts held",
+                    title="Starts held, and no room",
                     says="1 while starts fail and no more is asked for than answers.",
                     queries=(
                         Query(expr=told("shardwise_starts_held"), legend="{{pool}} held"),
