@@ -5,7 +5,7 @@ restarted controller appends a new header to the same file); every tick line car
 the controller saw, what it decided and the tier it was in; a change puts other parameters in force
 and keeps the state (the pool has moved to another layout). No I/O here: lines in, lines out.
 
-    {"kind": "header", "version": 2, "params": {...}}
+    {"kind": "header", "version": 3, "params": {...}}
     {"kind": "tick", "snapshot": {...}, "decisions": [...], "tier": 0}
     {"kind": "change", "params": {...}}
 
@@ -37,7 +37,7 @@ from autoscaler.snapshot import (
 )
 from cluster.errors import ConfigError
 
-LOG_VERSION = 2
+LOG_VERSION = 3
 
 
 @dataclass(frozen=True, kw_only=True)

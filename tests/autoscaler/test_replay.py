@@ -1,6 +1,8 @@
 import json
 import math
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -188,3 +190,13 @@ def test_the_log_holds_all_it_needs(log):
 def test_a_line_beyond_the_json_reader_is_a_config_error(line):
     with pytest.raises(ConfigError, match=r"test.*cannot be read as JSON"):
         parse_line(line, source="test")
+
+
+def test_the_fields_of_the_log_are_documented(log):
+    page = (Path(__file__).resolve().parents[2] / "docs" / "operations.md").read_text()
+    section = page.partition("### Decision log")[2].partition("### Other logs")[0]
+    named = set(re.findall(r"`(\w+)`", section))
+    header, *ticks = (json.loads(line) for line in log)
+    decided = next(tick for tick in ticks if tick["decisions"])
+    for found in (header, decided, decided["decisions"][0], decided["snapshot"]):
+        assert found.keys() <= named
