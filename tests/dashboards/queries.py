@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from dashboards.table import DASHBOARDS
 
 _VARIABLES = {
-    "$__rate_interval": "20s",
+    "$__rate_interval": "1m",
     "$__range": "1m",
     "$pool": ".*",
     "$objective": "0.99",

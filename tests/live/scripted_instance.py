@@ -77,10 +77,13 @@ def scripted_instance(
     steering: Mapping[str, object] = MappingProxyType({}),
     head: str = _HEAD,
     gateways: int = 1,
+    keys_file: Path | None = None,
+    plan_changes: Mapping[str, object] = MappingProxyType({}),
 ) -> Iterator[ScriptedInstance]:
     """Served for as long as the context lasts: one pool.
 
-    `head`: what the head process runs in the place of `serving.head`.
+    `head`: what the head process runs in the place of `serving.head`. `plan_changes`: sections of
+    the plan that are others; `expected` is the pool's.
     """
     link_models(home)
     instance = ScriptedInstance(home, free_port(), ready=replicas["initial"])
@@ -92,8 +95,14 @@ def scripted_instance(
     assert planned.returncode == 0, planned.stderr
     state = instance.state
     state.directory.mkdir(parents=True)
-    state.plan_path.write_text(_replicated(plan, replicas))
-    write_config(state.config_path, port=instance.port, steering=steering, gateways=gateways)
+    state.plan_path.write_text(_replicated(plan, replicas, plan_changes))
+    write_config(
+        state.config_path,
+        port=instance.port,
+        steering=steering,
+        gateways=gateways,
+        keys_file=keys_file,
+    )
     with state.output_path.open("wb") as output:
         head = subprocess.Popen(
             [sys.executable, "-c", head, str(state.directory)],
@@ -115,12 +124,13 @@ def scripted_instance(
     assert down.returncode == 0, down.stderr
 
 
-def _replicated(path: Path, replicas: Bounds) -> str:
+def _replicated(path: Path, replicas: Bounds, changes: Mapping[str, object]) -> str:
     """The plan for so many replicas of `SLOTS` slots."""
     plan = json.loads(path.read_text())
     (pool,) = plan["pools"]
     pool["layout"]["max_num_seqs"] = SLOTS
-    pool["expected"] = None
+    pool["expected"] = changes.get("expected")
+    plan |= {name: section for name, section in changes.items() if name != "expected"}
     pool["replicas"] = dict(replicas)
     return json.dumps(plan)
 

@@ -24,6 +24,13 @@ from tests.live.load import Load, Outcome
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 MODEL = "smollm2-135m-instruct"
+READ_OF_VLLM = (
+    "running",
+    "kv_usage_ratio",
+    "prompt_tokens_total",
+    "output_tokens_total",
+    "steps_total",
+)
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 
 
@@ -144,6 +151,29 @@ def test_metrics_have_the_gateway_series(live: LiveInstance) -> None:
     text = httpx.get(f"{live.url}/metrics", timeout=30.0).text
     for name in ("shardwise_requests_total", "shardwise_ttft_seconds_bucket", "shardwise_tier"):
         assert name in text
+
+
+def test_what_replicas_tell_of_their_engines_is_what_vllm_counts(live: LiveInstance) -> None:
+    def told() -> dict[str, float]:
+        return {name: live.metric(f"shardwise_replica_{name}") for name in READ_OF_VLLM}
+
+    before = told()
+    asking = threading.Thread(target=ask, args=(live,), kwargs={"max_tokens": 120})
+    asking.start()
+    until(
+        lambda: told()["running"] > 0 and told()["kv_usage_ratio"] > 0,
+        limit_s=60,
+        what="the sequence and its blocks are seen",
+    )
+    asking.join()
+    until(
+        lambda: told()["output_tokens_total"] > before["output_tokens_total"],
+        limit_s=30,
+        what="its tokens are counted",
+    )
+    after = told()
+    assert after["prompt_tokens_total"] > before["prompt_tokens_total"]
+    assert after["steps_total"] > before["steps_total"]
 
 
 def test_nothing_listens_beyond_loopback(live: LiveInstance) -> None:
