@@ -119,7 +119,7 @@ def _show(status: dict[str, Any], progress: Progress, *, console: Console, as_js
         whom = decision["subject"] or decision["value"]
         console.print(
             f"  {ago:5.0f} s ago  {decision['action']:7} {decision['pool']} → "
-            f"{whom}: {decision['reason']}",
+            f"{whom}: {decision['reason']} ({decision['kind']})",
             markup=False,
         )
     if not status["decisions"]:

@@ -141,6 +141,7 @@ class Service:
         if directive.replicas is None:
             return  # those known before stay in use
         self.metrics.started(directive.replicas)
+        self.metrics.account.replicas = directive.replicas
         offered = [r for r in directive.replicas if r.replica_id not in directive.closed]
         for front in self._fronts.values():
             front.link.observe(directive.replicas)

@@ -75,7 +75,7 @@ class Accounting:
             *_service(seen, started_s=self.started_s),
             *_pools(seen),
             *_plan(seen),
-            *_replicas(seen.heard),
+            *_memory(seen.heard),
         )
 
     def _sums(self, params: ControllerParams) -> Iterator[Sample]:
@@ -171,20 +171,13 @@ def _plan(seen: Seen) -> Iterator[Sample]:
             yield Sample(name=name, value=value, labels=(MAIN_POOL,))
 
 
-def _replicas(heard: Heard) -> Iterator[Sample]:
-    """Of those that report."""
+def _memory(heard: Heard) -> Iterator[Sample]:
+    """Of replicas that report; the rest of what they say, gateways hear beside the account."""
     for replica_id, report in heard.replicas.items():
         use = heard.kept.uses.get(replica_id)
-        values: dict[str, float] = {
-            "running": report.running,
-            "waiting": report.waiting,
-            "kv_usage_ratio": report.kv_usage,
-            "prompt_tokens_total": report.prompt_tokens,
-            "output_tokens_total": report.output_tokens,
-            "steps_total": report.steps,
-        }
         if use is not None:
-            values |= {"host_bytes": use.host_bytes, "device_bytes": use.device_bytes}
-        for name, value in values.items():
             labels = (report.pool, replica_id)
-            yield Sample(name=f"shardwise_replica_{name}", value=value, labels=labels)
+            yield Sample(name="shardwise_replica_host_bytes", value=use.host_bytes, labels=labels)
+            yield Sample(
+                name="shardwise_replica_device_bytes", value=use.device_bytes, labels=labels
+            )

@@ -57,7 +57,7 @@ def account(accounting: Accounting, *, known: bool = True) -> tuple[Sample, ...]
 def exposed(samples: tuple[Sample, ...]) -> CollectorRegistry:
     registry = CollectorRegistry()
     metrics = AccountMetrics(("main",))
-    metrics.samples = samples
+    metrics.samples, metrics.replicas = samples, (report("a", sent_s=10.0),)
     registry.register(metrics)
     return registry
 
