@@ -39,3 +39,6 @@ async def test_a_replica_that_is_being_retired_is_not_offered(
     told = await actor.exchange(GATEWAY)
     assert told.replicas is not None
     assert {replica.replica_id for replica in told.replicas} - told.closed == offered
+    account = {sample.name: sample.value for sample in told.account}
+    assert account["shardwise_maximum_replicas"] == p.main.maximum
+    assert account["shardwise_controller_trouble"] == 0
