@@ -21,7 +21,7 @@ from types import MappingProxyType
 from autoscaler import arima, fitting, holt_winters, seasonal
 from autoscaler.forecaster import Coefficients, Forecaster
 from autoscaler.history import History
-from autoscaler.smoothing import ewma, last_value
+from autoscaler.smoothing import ewma, ewma_or_burst, last_value
 
 LAST_VALUE = "last_value"
 AUTO = "auto"
@@ -30,6 +30,7 @@ FORECASTERS: Mapping[str, Forecaster] = MappingProxyType(
     {
         LAST_VALUE: Forecaster(predict=last_value),
         "ewma": Forecaster(predict=ewma),
+        "ewma_or_burst": Forecaster(predict=ewma_or_burst),
         "holt_winters": Forecaster(
             predict=holt_winters.predict, fit=holt_winters.fit, uses_library=True
         ),

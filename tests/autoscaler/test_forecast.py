@@ -217,3 +217,11 @@ def test_forecasts_of_an_arima_are_those_of_the_library():
     assert arima.predict(history, 60.0, arima.fit(history, 0.0)) == pytest.approx(
         expected, rel=1e-3
     )
+
+
+def test_a_burst_is_forecast_at_once_and_noise_as_its_mean():
+    noise = np.random.default_rng(0).normal(10.0, 1.0, size=300)
+    quiet = [(float(i), float(load)) for i, load in enumerate(noise)]
+    burst = [*quiet, (300.0, 40.0)]
+    assert predicted("ewma_or_burst", history_of(quiet), 60.0) == pytest.approx(10.0, abs=0.6)
+    assert predicted("ewma_or_burst", history_of(burst), 60.0) == 40.0

@@ -136,7 +136,10 @@ def test_advisory_mode_reaches_the_controller(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("method: prophet", "unknown forecaster 'prophet'.*auto, ewma, holt_winters"),
+        (
+            "method: prophet",
+            "unknown forecaster 'prophet'.*auto, ewma, ewma_or_burst",
+        ),
         ("season_s: 90000000", r"forecast\.season_s.*at most 172800"),
         ("history_s: 60", r"forecast\.history_s.*at least 1800"),
         ("switch_margin: 1.0", r"forecast\.switch_margin.*below 1"),
