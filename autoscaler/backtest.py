@@ -20,13 +20,12 @@ choice holds until it is no better than last value, or another is cheaper by the
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from autoscaler.forecast import LAST_VALUE
 from autoscaler.guards import clamp
-from autoscaler.history import Points
+from autoscaler.history import Points, mean_between
 
 STRIDE_S = 30.0
 # Fewer judgements than this (ten minutes) choose nothing.
@@ -118,7 +117,7 @@ def judge(trial: Trial, points: Points, *, price: Price, keep_s: float) -> Trial
     for item in trial.promises:
         if not judged_s < item.due_s <= now_s:
             continue
-        actual = _mean(points, item.due_s - STRIDE_S, item.due_s)
+        actual = mean_between(points, item.due_s - STRIDE_S, item.due_s)
         if actual is not None:
             row = {method: price.loss(paid, actual) for method, paid in item.paid.items()}
             losses.append((item.due_s, row))
@@ -142,11 +141,3 @@ def choose(trial: Trial, *, margin: float) -> Trial:
     if costs[best] < (1.0 - margin) * costs[chosen]:
         chosen = best
     return replace(trial, chosen=chosen)
-
-
-def _mean(points: Points, from_s: float, to_s: float) -> float | None:
-    """Mean of the points in (from_s, to_s], None if there is none."""
-    first = bisect_right(points, from_s, key=lambda point: point[0])
-    last = bisect_right(points, to_s, key=lambda point: point[0])
-    values = [value for _, value in points[first:last]]
-    return sum(values) / len(values) if values else None

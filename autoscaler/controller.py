@@ -22,6 +22,7 @@ from autoscaler.delivery_rate import Delivery, step_delivery
 from autoscaler.drift import DriftState, step_drift
 from autoscaler.faults import FaultState, limited, step_faults, troubles
 from autoscaler.forecast_step import forecast, observe
+from autoscaler.headroom import HEADROOMS, Seen
 from autoscaler.memory import PoolMemory, step_memory
 from autoscaler.params import ControllerParams, Mode, PoolParams
 from autoscaler.saturation import Pressure, pressure, retry_after_s
@@ -85,6 +86,14 @@ def step(state: ControllerState, snapshot: ClusterSnapshot, params: ControllerPa
     forecasts = [
         _forecast(pool, view.pool, params=params) for pool, view in zip(pools, views, strict=True)
     ]
+    pools = [
+        _learn(pool, view, predicted, params=params)
+        for pool, view, predicted in zip(pools, views, forecasts, strict=True)
+    ]
+    carried = [
+        _carried(pool, predicted, params=params)
+        for pool, predicted in zip(pools, forecasts, strict=True)
+    ]
     pressures = [
         pressure(view, pending_since_s=pool.pending_since_s, params=params.tiers)
         for pool, view in zip(pools, views, strict=True)
@@ -96,6 +105,7 @@ def step(state: ControllerState, snapshot: ClusterSnapshot, params: ControllerPa
         pools[0],
         views[0],
         forecast=forecasts[0],
+        carried=carried[0],
         floor=params.main.minimum,
         # Tier 3 takes load off this pool: quality comes back before capacity goes.
         keep="the service is degraded" if state.tier.tier > Tier.NORMAL else keep[0],
@@ -118,6 +128,7 @@ def step(state: ControllerState, snapshot: ClusterSnapshot, params: ControllerPa
             pools[1],
             views[1],
             forecast=forecasts[1],
+            carried=carried[1],
             floor=floor,
             keep=keep[1],
             params=params.scaling,
@@ -176,6 +187,30 @@ def _observe(pool: PoolState, view: PoolView, *, params: ControllerParams) -> Po
 
 def _forecast(pool: PoolState, of: PoolParams, *, params: ControllerParams) -> float | None:
     return forecast(pool.forecast, _horizon_s(of, params), params.forecast)
+
+
+def _learn(
+    pool: PoolState, view: PoolView, predicted: float | None, *, params: ControllerParams
+) -> PoolState:
+    if view.load is None or predicted is None:
+        return pool
+    headroom = params.headroom
+    seen = Seen(
+        points=pool.forecast.history.points,
+        forecast=predicted,
+        horizon_s=_horizon_s(view.pool, params),
+    )
+    learned = HEADROOMS[headroom.method].learn(
+        pool.headroom, seen, objective=headroom.objective, memory_s=headroom.memory_s
+    )
+    return replace(pool, headroom=learned)
+
+
+def _carried(pool: PoolState, predicted: float | None, *, params: ControllerParams) -> float | None:
+    if predicted is None:
+        return None
+    replicas = HEADROOMS[params.headroom.method].replicas
+    return replicas(pool.headroom, predicted, params.scaling.target_utilisation)
 
 
 def _horizon_s(pool: PoolParams, params: ControllerParams) -> float:

@@ -10,7 +10,7 @@ traffic is a point like any other; the same observations give the same history.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -77,6 +77,14 @@ def remember(
         open_sum=load,
         open_points=1,
     )
+
+
+def mean_between(points: Points, from_s: float, to_s: float) -> float | None:
+    """Mean of the points in (from_s, to_s], None if there is none."""
+    first = bisect_right(points, from_s, key=lambda point: point[0])
+    last = bisect_right(points, to_s, key=lambda point: point[0])
+    values = [value for _, value in points[first:last]]
+    return sum(values) / len(values) if values else None
 
 
 def recent_grid(history: History, *, step_s: float) -> Floats:

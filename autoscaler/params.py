@@ -20,6 +20,7 @@ from autoscaler.checks import above, at_least, fraction, require
 from autoscaler.delivery_params import DeliveryParams
 from autoscaler.fault_params import FaultParams
 from autoscaler.forecast_params import ForecastParams
+from autoscaler.headroom_params import HeadroomParams
 from autoscaler.leak_params import LeakParams
 from autoscaler.need import SCALING_POLICIES, Capacity
 from autoscaler.replan_params import ReplanParams
@@ -186,6 +187,7 @@ class ControllerParams:
 
     pools: tuple[PoolParams, ...]
     forecast: ForecastParams = field(default_factory=ForecastParams)
+    headroom: HeadroomParams = field(default_factory=HeadroomParams)
     scaling: ScalingParams = field(default_factory=ScalingParams)
     tiers: TierParams = field(default_factory=TierParams)
     delivery: DeliveryParams = field(default_factory=DeliveryParams)

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 
 from autoscaler.forecast_step import ForecastState
 from autoscaler.guards import clamp, held, limit_step, since
+from autoscaler.headroom import HeadroomState
 from autoscaler.need import Demand, replicas_for
 from autoscaler.params import ScalingParams
 from autoscaler.reasons import Action, Reason
@@ -48,6 +49,7 @@ class PoolState:
     pending: int = 0
     pending_since_s: float | None = None
     forecast: ForecastState = field(default_factory=ForecastState)
+    headroom: HeadroomState = field(default_factory=HeadroomState)
     hold: str = ""
 
 
@@ -88,15 +90,16 @@ def scale_pool(
     view: PoolView,
     *,
     forecast: float | None,
+    carried: float | None,
     floor: int,
     keep: str = "",
     params: ScalingParams,
 ) -> Verdict:
     """One step of one pool.
 
-    `state` is reconciled; `forecast` is of replicas kept busy; `floor` replaces the pool's minimum
-    (it is higher while the light pool is kept warm); `keep` says why the pool may not shrink now,
-    empty if it may.
+    `state` is reconciled; `forecast` is of replicas kept busy; `carried`: replicas for it, headroom
+    included; `floor` replaces the pool's minimum (it is higher while the light pool is kept warm);
+    `keep` says why the pool may not shrink now, empty if it may.
     """
     base = state.requested
     if base is None or view.size is None or view.size.moving:
@@ -118,7 +121,7 @@ def scale_pool(
             numbers=bounds,
             now_s=view.now_s,
         )
-    if view.load is None or forecast is None:
+    if view.load is None or forecast is None or carried is None:
         return _hold(
             _reset(state),
             desired=base,
@@ -128,7 +131,7 @@ def scale_pool(
         )
 
     busy = view.busy
-    demand = _demand(view, view.load, forecast, params=params)
+    demand = _demand(view, view.load, carried * params.target_utilisation, params=params)
     need_up, need_down = (
         replicas_for(demand, view.pool.capacity, utilisation=utilisation)
         for utilisation in (params.target_utilisation, params.down_utilisation)
@@ -141,6 +144,7 @@ def scale_pool(
         "pending": float(view.size.pending),
         "arriving": busy.arriving,
         "forecast": forecast,
+        "carried": carried,
         "queued_s": busy.queued_s,
         "delivered": view.delivered,
         "in_flight_tokens": view.load.in_flight_tokens,
@@ -165,17 +169,17 @@ def scale_pool(
 
 
 def _demand(
-    view: PoolView, load: LoadObservation, forecast: float, *, params: ScalingParams
+    view: PoolView, load: LoadObservation, arrivals: float, *, params: ScalingParams
 ) -> Demand:
-    """What the pool has to carry: arrivals, and what has piled up.
+    """What the pool has to carry: `arrivals` (replicas kept busy), and what has piled up.
 
     While its only replicas are starting, what piles up says nothing about load: it waits for the
     start, and a further start beside it would make both slower.
     """
     if view.size is not None and view.size.ready == 0 and view.size.pending > 0:
-        return Demand(busy=forecast / view.delivered, in_flight_tokens=0.0)
+        return Demand(busy=arrivals / view.delivered, in_flight_tokens=0.0)
     return Demand(
-        busy=(forecast + view.busy.queued_s / params.drain_s) / view.delivered,
+        busy=(arrivals + view.busy.queued_s / params.drain_s) / view.delivered,
         in_flight_tokens=load.in_flight_tokens + load.queued_tokens,
     )
 

@@ -24,6 +24,7 @@ from serving.settings.config_section import Section
 from serving.settings.delivery_config import DeliverySection
 from serving.settings.faults_config import FaultsSection
 from serving.settings.forecast_config import ForecastSection, forecast_params
+from serving.settings.headroom_config import HeadroomSection
 from serving.settings.keeper_config import KeeperSection
 from serving.settings.leak_config import LeakSection, leak_params
 from serving.settings.replan_config import ReplanSection
@@ -54,6 +55,7 @@ class SteeringSection(Section):
     light_release_s: float = 120.0
     delivery: DeliverySection = Field(default_factory=DeliverySection)
     forecast: ForecastSection = Field(default_factory=ForecastSection)
+    headroom: HeadroomSection = Field(default_factory=HeadroomSection)
     leaks: LeakSection = LeakSection()
     keeper: KeeperSection = KeeperSection()
     replan: ReplanSection = ReplanSection()
@@ -72,6 +74,7 @@ def steering_params(pools: tuple[PoolParams, ...], steering: SteeringSection) ->
     return ControllerParams(
         pools=pools,
         forecast=forecast_params(steering.forecast),
+        headroom=steering.headroom.params(),
         scaling=ScalingParams(
             policy=steering.policy,
             target_utilisation=steering.target_utilisation,
