@@ -5,7 +5,8 @@
 Simulated pools of Llama-3.1-70B, by who decides the number of replicas:
 
 - clairvoyant: knows every arrival; the cheapest schedule found that keeps 99 % within the SLO;
-- ours: the live controller with its defaults, and with each of its forecasters;
+- rate known: told each of ServeGen's rates when it begins, the least multiple of it that does;
+- ours: the live controller with its defaults, with each of its forecasters, with learned headroom;
 - Serve: Ray Serve's default policy, its own code; once with its defaults and once with
   `target_ongoing_requests` swept until it costs the GPU-hours of ours;
 - tokens, reactive: AIBrix's rule on the tokens in flight;
@@ -23,7 +24,7 @@ import argparse
 import importlib.util
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from autoscaler.forecast import methods, prepare
@@ -31,6 +32,7 @@ from bench.autoscaling_parts.cases import CASES, TRACES, Case
 from bench.autoscaling_parts.clairvoyant import clairvoyant
 from bench.autoscaling_parts.dynamo_planner import DynamoPlanner, EngineRate
 from bench.autoscaling_parts.fluid_world import FluidWorld
+from bench.autoscaling_parts.known_rate import cheapest_known_rate
 from bench.autoscaling_parts.ours import ours, params_of
 from bench.autoscaling_parts.profile import engine_rate
 from bench.autoscaling_parts.request_world import RequestWorld
@@ -56,6 +58,9 @@ class Row:
 def policies(case: Case) -> Iterator[tuple[str, Run]]:
     """Everyone's run but the clairvoyant's."""
     world = case.world
+    if isinstance(world, FluidWorld):
+        multiple, known = cheapest_known_rate(world)
+        yield f"rate known, x {multiple:.2f}", known
     params = params_of(world, held_tokens=case.held_tokens, tick_s=case.tick_s)
     mine = world.run(ours(params))
     yield f"ours ({params.forecast.method})", mine
@@ -63,6 +68,8 @@ def policies(case: Case) -> Iterator[tuple[str, Run]]:
         prepare(name)
         if name != params.forecast.method:
             yield f"ours, {name}", world.run(ours(params, forecaster=name))
+    learned = replace(params, headroom=replace(params.headroom, method="learned"))
+    yield "ours, ewma_or_burst, learned", world.run(ours(learned, forecaster="ewma_or_burst"))
     yield "Serve, defaults", world.run(ServePolicy(most=world.most))
     target, run = equal_hours(
         lambda target: world.run(ServePolicy(most=world.most, target=target)), mine.gpu_hours

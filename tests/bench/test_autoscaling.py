@@ -7,6 +7,7 @@ from bench.autoscaling import equal_hours
 from bench.autoscaling_parts.clairvoyant import cheapest, clairvoyant
 from bench.autoscaling_parts.dynamo_planner import DynamoPlanner
 from bench.autoscaling_parts.fluid_world import FluidWorld, Seconds, late_tokens
+from bench.autoscaling_parts.known_rate import busy_by_rate, cheapest_known_rate
 from bench.autoscaling_parts.ours import ours, params_of
 from bench.autoscaling_parts.request_world import RequestWorld
 from bench.autoscaling_parts.serve_policy import ServePolicy
@@ -149,6 +150,16 @@ def test_ours_settles_under_constant_load(rate):
     run = world.run(ours(params_of(world, held_tokens=20_000.0)))
     assert sum(at_s > 600.0 for at_s, _ in run.targets) <= 1
     assert rate <= 0.8 * 10.0 * run.targets[-1][1]
+
+
+def test_who_knows_the_rate_but_not_the_next_pays_for_the_jumps():
+    world = fluid(([15.0] * 600 + [25.0] * 600) * 3)
+    assert busy_by_rate(world).tolist() == [1.5, 2.5] * 3
+    multiple, known = cheapest_known_rate(world)
+    _, best = clairvoyant(world)
+    assert known.attainment >= 0.99
+    assert multiple * 1.5 > 2.0  # what it holds is enough for the jump
+    assert known.gpu_hours > best.gpu_hours
 
 
 def test_both_worlds_count_what_a_constant_pool_costs():
