@@ -23,14 +23,14 @@ from autoscaler.forecaster import Coefficients, Forecaster
 from autoscaler.history import History
 from autoscaler.smoothing import ewma, ewma_or_burst, last_value
 
-LAST_VALUE = "last_value"
+LAST_VALUE, EWMA_OR_BURST = "last_value", "ewma_or_burst"
 AUTO = "auto"
 
 FORECASTERS: Mapping[str, Forecaster] = MappingProxyType(
     {
         LAST_VALUE: Forecaster(predict=last_value),
         "ewma": Forecaster(predict=ewma),
-        "ewma_or_burst": Forecaster(predict=ewma_or_burst),
+        EWMA_OR_BURST: Forecaster(predict=ewma_or_burst),
         "holt_winters": Forecaster(
             predict=holt_winters.predict, fit=holt_winters.fit, uses_library=True
         ),

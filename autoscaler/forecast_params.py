@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autoscaler.checks import above, at_least, require
-from autoscaler.forecast import LAST_VALUE, methods
+from autoscaler.forecast import EWMA_OR_BURST, methods
 from autoscaler.history import MINUTE_S
 from cluster.errors import UnknownNameError
 
@@ -26,7 +26,7 @@ class ForecastParams:
     which another method must be cheaper to replace the one in use.
     """
 
-    method: str = LAST_VALUE
+    method: str = EWMA_OR_BURST
     recent_s: float = 1800.0
     history_s: float = 172_800.0
     season_s: float = 0.0

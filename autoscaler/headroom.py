@@ -29,7 +29,7 @@ from types import MappingProxyType
 from autoscaler.backtest import STRIDE_S
 from autoscaler.history import Points, mean_between
 
-SHARE = "share"
+SHARE, LEARNED = "share", "learned"
 
 # Peaks shorter than this are carried by what engines have in flight.
 PEAK_S = 15.0
@@ -116,7 +116,7 @@ class Headroom:
 HEADROOMS: Mapping[str, Headroom] = MappingProxyType(
     {
         SHARE: Headroom(learn=learn_nothing, replicas=share),
-        "learned": Headroom(learn=learn, replicas=stocked),
+        LEARNED: Headroom(learn=learn, replicas=stocked),
     }
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autoscaler.checks import above, at_least, require
-from autoscaler.headroom import HEADROOMS, SHARE
+from autoscaler.headroom import HEADROOMS, LEARNED
 from autoscaler.history import MINUTE_S
 from cluster.errors import UnknownNameError
 
@@ -19,7 +19,7 @@ class HeadroomParams:
     errors are kept.
     """
 
-    method: str = SHARE
+    method: str = LEARNED
     objective: float = 0.99
     memory_s: float = 21_600.0
 

@@ -29,8 +29,13 @@ def last_value(history: History, horizon_s: float, coefficients: Coefficients) -
 
 
 def ewma(history: History, horizon_s: float, coefficients: Coefficients) -> float:  # noqa: ARG001
-    """The mean in which a point's weight halves every `HALF_LIFE_S`, at any horizon."""
-    return smoothed(history)
+    """The mean in which a point's weight halves every `HALF_LIFE_S`, at any horizon.
+
+    After a half-life of silence it is 0: no pool shall be kept for the tail of a mean.
+    """
+    since_s = history.newest_s - HALF_LIFE_S
+    silent = not any(value for time_s, value in history.points if time_s >= since_s)
+    return 0.0 if silent else smoothed(history)
 
 
 def ewma_or_burst(history: History, horizon_s: float, coefficients: Coefficients) -> float:

@@ -6,7 +6,8 @@ Simulated pools of Llama-3.1-70B, by who decides the number of replicas:
 
 - clairvoyant: knows every arrival; the cheapest schedule found that keeps 99 % within the SLO;
 - rate known: told each of ServeGen's rates when it begins, the least multiple of it that does;
-- ours: the live controller with its defaults, with each of its forecasters, with learned headroom;
+- ours: the live controller with its defaults, without learned headroom, with last values, and with
+  each of its other forecasters;
 - Serve: Ray Serve's default policy, its own code; once with its defaults and once with
   `target_ongoing_requests` swept until it costs the GPU-hours of ours;
 - tokens, reactive: AIBrix's rule on the tokens in flight;
@@ -27,7 +28,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from autoscaler.forecast import methods, prepare
+from autoscaler.forecast import LAST_VALUE, methods, prepare
+from autoscaler.headroom import SHARE
 from bench.autoscaling_parts.cases import CASES, TRACES, Case
 from bench.autoscaling_parts.clairvoyant import clairvoyant
 from bench.autoscaling_parts.dynamo_planner import DynamoPlanner, EngineRate
@@ -63,13 +65,14 @@ def policies(case: Case) -> Iterator[tuple[str, Run]]:
         yield f"rate known, x {multiple:.2f}", known
     params = params_of(world, held_tokens=case.held_tokens, tick_s=case.tick_s)
     mine = world.run(ours(params))
-    yield f"ours ({params.forecast.method})", mine
+    yield f"ours ({params.forecast.method}, {params.headroom.method})", mine
+    shared = replace(params, headroom=replace(params.headroom, method=SHARE))
+    for name in (params.forecast.method, LAST_VALUE):
+        yield f"ours, {name}, {SHARE}", world.run(ours(shared, forecaster=name))
     for name in methods():
         prepare(name)
         if name != params.forecast.method:
             yield f"ours, {name}", world.run(ours(params, forecaster=name))
-    learned = replace(params, headroom=replace(params.headroom, method="learned"))
-    yield "ours, ewma_or_burst, learned", world.run(ours(learned, forecaster="ewma_or_burst"))
     yield "Serve, defaults", world.run(ServePolicy(most=world.most))
     target, run = equal_hours(
         lambda target: world.run(ServePolicy(most=world.most, target=target)), mine.gpu_hours

@@ -93,7 +93,7 @@ def test_main_keeps_its_replicas_while_degraded():
     p = params(maximum=2)
     full = [main_only(2.0 * i, target=2, **FULL) for i in range(20)]
     state, _ = drive(p, full)
-    calm = [main_only(40.0 + 2.0 * i, target=2, rate=600.0) for i in range(150)]
+    calm = [main_only(40.0 + 2.0 * i, target=2, rate=600.0) for i in range(300)]
     _, results = drive(p, calm, state=state)
     normal = next(i for i, r in enumerate(results) if r.tier is Tier.NORMAL)
     scaled = next(i for i, r in enumerate(results) if values([r]))

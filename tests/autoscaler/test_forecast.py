@@ -180,7 +180,8 @@ def test_the_horizon_is_cold_start_plus_a_tick(monkeypatch):
         return history.newest
 
     monkeypatch.setattr(module, "FORECASTERS", {"last_value": Forecaster(predict=spy)})
-    step(ControllerState(), main_only(0.0, rate=10.0), params(tick_s=2.0))
+    p = params(tick_s=2.0, forecast=ForecastParams(method="last_value"))
+    step(ControllerState(), main_only(0.0, rate=10.0), p)
     assert seen == [pytest.approx(22.0)]
 
 
@@ -225,3 +226,11 @@ def test_a_burst_is_forecast_at_once_and_noise_as_its_mean():
     burst = [*quiet, (300.0, 40.0)]
     assert predicted("ewma_or_burst", history_of(quiet), 60.0) == pytest.approx(10.0, abs=0.6)
     assert predicted("ewma_or_burst", history_of(burst), 60.0) == 40.0
+
+
+@pytest.mark.parametrize("method", ["ewma", "ewma_or_burst"])
+def test_after_half_a_minute_of_silence_a_mean_has_no_tail(method):
+    busy = [(float(t), 10.0) for t in range(60)]
+    silent = [(60.0 + t, 0.0) for t in range(40)]
+    assert predicted(method, history_of(busy + silent[:20]), 60.0) > 1.0
+    assert predicted(method, history_of(busy + silent), 60.0) == 0.0
