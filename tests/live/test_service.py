@@ -24,6 +24,7 @@ from tests.live.load import Load, Outcome
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 MODEL = "smollm2-135m-instruct"
+LONG = {"max_tokens": 120, "ignore_eos": True}  # some seconds: replicas report once in each
 READ_OF_VLLM = (
     "running",
     "kv_usage_ratio",
@@ -158,7 +159,7 @@ def test_what_replicas_tell_of_their_engines_is_what_vllm_counts(live: LiveInsta
         return {name: live.metric(f"shardwise_replica_{name}") for name in READ_OF_VLLM}
 
     before = told()
-    asking = threading.Thread(target=ask, args=(live,), kwargs={"max_tokens": 120})
+    asking = threading.Thread(target=ask, args=(live,), kwargs=LONG)
     asking.start()
     until(
         lambda: told()["running"] > 0 and told()["kv_usage_ratio"] > 0,
