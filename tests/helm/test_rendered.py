@@ -181,6 +181,19 @@ def test_a_pod_has_the_whole_tensor_groups_of_a_replica(
     assert sizes(tmp_path, text) == expected
 
 
+@pytest.mark.parametrize(
+    ("made", "devices", "cores", "memory"), [(LLAMA, 4, 32, "256Gi"), (DEEPSEEK, 8, 64, "512Gi")]
+)
+def test_the_pods_of_two_real_plans_are_as_documented(
+    tmp_path: Path, made: tuple[str, ...], devices: int, cores: int, memory: str
+) -> None:
+    group = render(tmp_path, {}, plan=planned(*made)).group("main")
+    (container,) = group["template"]["spec"]["containers"]
+    asked = {"nvidia.com/gpu": devices, "cpu": cores, "memory": memory}
+    assert container["resources"]["requests"] == asked
+    assert (group["minReplicas"], group["maxReplicas"]) == (1, 4)
+
+
 def test_whole_nodes_take_other_layouts_without_new_pods(tmp_path: Path) -> None:
     nodes = {"devicesPerPod": {"main": 8}}
     four = sizes(tmp_path, plan(pool(tp=4, replicas=bounds(1, 4))), **nodes)
