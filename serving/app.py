@@ -26,6 +26,7 @@ from serving.engine.replica import EngineReplica
 from serving.gateway import Gateway, GatewaySpec
 from serving.keeper.keepers import KeeperSpec
 from serving.keeper.mark import application_id
+from serving.keeper.vacant import HEAD
 from serving.layout.layouts import Apps, Layouts
 from serving.messages import EngineSpec, Warmup
 from serving.settings.config import HttpSection, ServeConfig, WarmupSection
@@ -89,6 +90,8 @@ def start_controller(deployment: Deployment, apps: Apps) -> Any:
         max_restarts=-1,
         max_concurrency=64,
         num_cpus=0,
+        # No node that comes and goes with the load is held by it.
+        resources={HEAD: 0.001},
     )
     return actor.remote(spec)
 
@@ -102,6 +105,7 @@ def _keeper_spec(deployment: Deployment) -> KeeperSpec:
         look_s=keeper.look_s,
         orphan_grace_s=keeper.orphan_grace_s,
         placement_timeout_s=keeper.placement_timeout_s,
+        leave_s=keeper.leave_s,
     )
 
 

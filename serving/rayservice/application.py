@@ -16,12 +16,11 @@ from typing import Any
 from ray import serve
 
 from serving.engine.replica import EngineReplica
+from serving.keeper.vacant import HEAD
 from serving.rayservice.on_ray import RayClusterService
 from serving.rayservice.reconcile import reconcile
 from serving.rayservice.wanted import read_wanted
 
-# Ray's own resource of the node that holds its head.
-_HEAD_NODE = "node:__internal_head__"
 _ATTEMPTS = 2
 
 
@@ -49,6 +48,6 @@ def reconciler(args: dict[str, Any], *, engine: type[EngineReplica]) -> serve.Ap
         max_constructor_retry_count=_ATTEMPTS,
         graceful_shutdown_timeout_s=1,
         # On the head: no node that comes and goes with the load is kept by it.
-        ray_actor_options={"num_cpus": 0, "resources": {_HEAD_NODE: 0.001}},
+        ray_actor_options={"num_cpus": 0, "resources": {HEAD: 0.001}},
     )
     return deployment.bind(args, engine)

@@ -25,6 +25,7 @@ PARTS = {
             }
         }
     },
+    "password of the chart's redis": {"gcs": {"redis": {"existingSecret": "redis", "key": "word"}}},
     "no fault tolerance": {"gcs": {"faultTolerance": False}},
     "keys of the chart": {"access": {"anyone": False, "keys": "keys: []"}},
     "keys of a Secret": {"access": {"anyone": False, "existingSecret": "keys"}},
@@ -90,10 +91,16 @@ PARTS = {
         "commonAnnotations": {"owner": "search"},
     },
 }
+# Which come with the chart's files.
+FILES = CHART / "files"
+if (FILES / "alerts.yaml").exists():
+    PARTS["rules"] = {"monitoring": {"rules": True}}
+if (FILES / "dashboards").is_dir():
+    PARTS["dashboards"] = {"monitoring": {"dashboards": True}}
 ALL = [
     *("external redis", "keys of the chart", "hub token", "new claim", "priority class", "callers"),
     *("ingress", "route", "pod monitor", "search job", "test key", "pinned image", "own token"),
-    "placement",
+    *("placement", *(part for part in ("rules", "dashboards") if part in PARTS)),
 ]
 
 
@@ -263,6 +270,16 @@ def test_another_configuration_is_another_cluster_and_another_plan_is_not(tmp_pa
 
     assert head({}, PLAN) == head({}, plan(pool(tp=2)))
     assert head({}, PLAN) != head({"config": {"limits": {"max_queued": 8}}}, PLAN)
+
+
+def test_nodes_without_replicas_are_left_for_the_autoscaler(tmp_path: Path) -> None:
+    def keeper(values: dict[str, object]) -> object:
+        (application,) = render(tmp_path, values, plan=PLAN).serve_config["applications"]
+        return application["args"]["config"]["steering"]["keeper"]
+
+    assert keeper({}) == {"leave_s": 60}
+    own = {"config": {"steering": {"keeper": {"leave_s": 600, "look_s": 2}}}}
+    assert keeper(own) == {"leave_s": 600, "look_s": 2}
 
 
 def test_keys_are_mounted_as_a_directory_so_that_new_ones_arrive(tmp_path: Path) -> None:

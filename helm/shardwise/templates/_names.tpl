@@ -51,6 +51,15 @@ annotations:
 {{- .Values.serviceAccount.pods | default (printf "%s-pods" (include "shardwise.fullname" .)) -}}
 {{- end -}}
 
+{{/* Secret with the password of the chart's own Redis. */}}
+{{- define "shardwise.redisSecret" -}}
+{{- .Values.gcs.redis.existingSecret | default (printf "%s-redis" (include "shardwise.fullname" .)) -}}
+{{- end -}}
+
+{{- define "shardwise.redisKey" -}}
+{{- ternary .Values.gcs.redis.key "password" (not (empty .Values.gcs.redis.existingSecret)) -}}
+{{- end -}}
+
 {{- define "shardwise.keysSecret" -}}
 {{- with .Values.access -}}
 {{- if .existingSecret -}}

@@ -62,7 +62,9 @@ than a node has spans pods, its pipeline stages whole.
     "port" (int .Values.gateway.port)
     "gateways" (int .Values.gateway.count)
     "node_resource" (include "shardwise.gatewayResource" .) -}}
-{{- $config := merge (dict "http" $http) .Values.config -}}
+{{- $config := merge (dict "http" $http) (deepCopy .Values.config) -}}
+{{/* Ray's autoscaler takes a pod away only when no actor is on it. */}}
+{{- $config = mergeOverwrite (dict "steering" (dict "keeper" (dict "leave_s" 60))) $config -}}
 {{- if include "shardwise.keysSecret" . -}}
   {{- $config = merge (dict "access" (dict "keys_file" (include "shardwise.keysFile" .))) $config -}}
 {{- end -}}
