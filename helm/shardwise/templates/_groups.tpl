@@ -111,9 +111,10 @@ template:
 {{- $devices := int $pool.devices -}}
 {{- $gpu := eq (index . 2) "gpu" -}}
 groupName: {{ $pool.name }}
-# Bounds of the plan; how many there are is the controller's matter, and Ray's autoscaler follows.
+# How many there are is the controller's matter, and Ray's autoscaler follows. The ceiling is the
+# cluster's and not the plan's: KubeRay hands no new bounds to a Ray cluster that runs.
 minReplicas: {{ $pool.minimum }}
-maxReplicas: {{ $pool.maximum }}
+maxReplicas: {{ $pool.ceiling }}
 rayStartParams: {}
 # A core of Ray's for each rank, and no more: nothing else comes here.
 resources:

@@ -18,11 +18,13 @@
 {{/*
 Pods of each pool, as JSON. A pod has whole tensor groups of one replica; a replica of more devices
 than a node has spans pods, its pipeline stages whole.
-  devices: of a pod; perReplica: pods of a replica; minimum, maximum: pods
+  devices: of a pod; perReplica: pods of a replica; minimum, maximum: pods of the plan's bounds;
+  ceiling: pods that the plan's cluster holds
 */}}
 {{- define "shardwise.pools" -}}
 {{- $plan := include "shardwise.plan" . | fromJson -}}
 {{- $node := int $plan.cluster.devices_per_node -}}
+{{- $there := mul $node $plan.cluster.nodes | int -}}
 {{- $pools := list -}}
 {{- range $plan.pools -}}
   {{- $tp := int (default 1 .layout.tp) -}}
@@ -45,7 +47,8 @@ than a node has spans pods, its pipeline stages whole.
       "devices" $devices
       "perReplica" $perReplica
       "minimum" (div (add (mul $least $perReplica) $replicasPerPod -1) $replicasPerPod)
-      "maximum" (div (add (mul $most $perReplica) $replicasPerPod -1) $replicasPerPod)) -}}
+      "maximum" (div (add (mul $most $perReplica) $replicasPerPod -1) $replicasPerPod)
+      "ceiling" (div $there $devices)) -}}
 {{- end -}}
 {{ toJson $pools }}
 {{- end -}}
