@@ -64,6 +64,24 @@ def test_it_deploys_what_up_deploys(tmp_path: Path, made: tuple[str, ...]) -> No
     assert deployed["gateway"]["ray_actor_options"]["resources"] == {"shardwise-gateway": 1.0}
 
 
+@PLANS
+def test_serve_builds_one_small_replica_of_it_on_the_head(
+    tmp_path: Path, made: tuple[str, ...]
+) -> None:
+    from ray._common.utils import import_attr
+    from ray.serve._private.api import call_user_app_builder_with_args_if_necessary
+    from ray.serve._private.build_app import build_app
+
+    (application,) = render(tmp_path, {}, plan=planned(*made)).serve_config["applications"]
+    builder = import_attr(application["import_path"])
+    built = call_user_app_builder_with_args_if_necessary(builder, application["args"])
+    (reconciler,) = build_app(built, name=application["name"]).deployments
+    replica = reconciler._replica_config
+    assert reconciler.num_replicas == 1
+    assert replica.ray_actor_options["num_cpus"] == 0
+    assert replica.ray_actor_options["resources"] == {"node:__internal_head__": 0.001}
+
+
 def deployments(wanted: Wanted) -> dict[str, dict[str, Any]]:
     """What Serve is told of each deployment, with what it is started with."""
     from ray.serve._private.build_app import build_app
