@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import httpx
 import ray
 from ray import serve
-from ray._private.worker import get_dashboard_url
+from ray._private.services import get_webui_url_from_internal_kv
 
 from cluster.errors import UnavailableError
 from cluster.model.plan import Plan
@@ -26,6 +27,8 @@ from serving.rayservice.wanted import Wanted
 _ANSWER_S = 30.0
 _PATIENCE_S = 300.0  # for a controller that is started anew
 _NEVER_SERVED = "DEPLOY_FAILED"
+# A name of the head that outlives its pod, as a URL.
+DASHBOARD_VARIABLE = "SHARDWISE_DASHBOARD"
 
 
 @dataclass(frozen=True)
@@ -83,18 +86,11 @@ class RayClusterService:
         said: dict[str, Any] = await _ask("begin_move", plan.dumps(), below_floor=below_floor)
         return said
 
-    async def ready(self) -> bool:
-        """Whether a gateway says so."""
-        gateways = (await _ask("status"))["gateways"]
-        for gateway in gateways:
-            try:
-                async with httpx.AsyncClient(trust_env=False, timeout=2.0) as client:
-                    answer = await client.get(f"http://{gateway['address']}/ready")
-            except httpx.HTTPError:
-                continue
-            if answer.is_success:
-                return True
-        return False
+    async def ready(self, gateways: int) -> bool:
+        """Whether so many gateways say so."""
+        listed = (await _ask("status"))["gateways"]
+        said = await asyncio.gather(*(_is_ready(gateway["address"]) for gateway in listed))
+        return sum(said) >= gateways
 
     async def failure(self) -> str:
         """Why the application does not start; empty while it may."""
@@ -108,13 +104,25 @@ class RayClusterService:
             return str(error)
 
 
+async def _is_ready(address: str) -> bool:
+    try:
+        async with httpx.AsyncClient(trust_env=False, timeout=2.0) as client:
+            return (await client.get(f"http://{address}/ready")).is_success
+    except httpx.HTTPError:
+        return False
+
+
 def _application_status() -> str | None:
     application = serve.status().applications.get(APP)
     return None if application is None else str(application.status.value)
 
 
 def _dashboard_url() -> str:
-    return f"http://{get_dashboard_url()}"
+    """Of this cluster's head: where Ray has written it down, unless the operator names it.
+
+    Not `ray._private.worker.get_dashboard_url`, which in a worker is Ray's default port.
+    """
+    return os.environ.get(DASHBOARD_VARIABLE) or f"http://{get_webui_url_from_internal_kv()}"
 
 
 async def _ask(method: str, *arguments: object, **named: object) -> Any:

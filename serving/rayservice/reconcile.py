@@ -39,7 +39,7 @@ class Service(Protocol):
     async def take_down(self) -> None: ...  # noqa: D102
     async def layout(self) -> dict[str, Any]: ...  # noqa: D102
     async def move_to(self, plan: Plan, *, below_floor: bool) -> dict[str, Any]: ...  # noqa: D102
-    async def ready(self) -> bool: ...  # noqa: D102
+    async def ready(self, gateways: int) -> bool: ...  # noqa: D102
     async def failure(self) -> str: ...  # noqa: D102
 
 
@@ -59,7 +59,7 @@ async def reconcile(wanted: Wanted, service: Service) -> None:
     else:
         _check_config(running.config, wanted.config)
         await _move(wanted, service)
-    while not await service.ready():
+    while not await service.ready(wanted.config.http.gateways):
         why = await service.failure()
         if why:
             raise UnavailableError(f"the service did not start: {why}")

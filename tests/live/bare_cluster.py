@@ -87,14 +87,17 @@ def bare_cluster(home: Path) -> Iterator[BareCluster]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     }
-    with subprocess.Popen(
-        [sys.executable, "-c", _CLUSTER],
-        env=environment,
-        cwd=home,
-        stdout=subprocess.PIPE,
-        stderr=(home / "cluster.log").open("w"),
-        text=True,
-    ) as cluster:
+    with (
+        (home / "cluster.log").open("w") as output,
+        subprocess.Popen(
+            [sys.executable, "-c", _CLUSTER],
+            env=environment,
+            cwd=home,
+            stdout=subprocess.PIPE,
+            stderr=output,
+            text=True,
+        ) as cluster,
+    ):
         assert cluster.stdout is not None
         try:
             line = next(text for text in cluster.stdout if text.startswith("DASHBOARD"))

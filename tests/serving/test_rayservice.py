@@ -77,7 +77,8 @@ class FakeService:
         self.move |= {"plan": plan, "given": digest(plan)}
         return {"number": 2, "steps": []}
 
-    async def ready(self) -> bool:
+    async def ready(self, gateways: int) -> bool:
+        assert gateways == ServeConfig().http.gateways
         return not self.trouble
 
     async def failure(self) -> str:

@@ -48,7 +48,7 @@ shardwise/pool: {{ . }}
   valueFrom:
     fieldRef:
       fieldPath: metadata.labels['ray.io/cluster']
-- name: RAY_OVERRIDE_DASHBOARD_URL
+- name: SHARDWISE_DASHBOARD
   value: http://$(SHARDWISE_RAY_CLUSTER)-head-svc:8265
 {{- if .Values.huggingFace.offline }}
 - name: HF_HUB_OFFLINE
