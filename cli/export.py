@@ -1,20 +1,21 @@
 """`shardwise export`: a plan in the words of another system.
 
 Without --out the text goes to stdout, several files with their paths above them.
-Exit code 0: written. 2: the plan cannot be read, or the format is not known.
+Exit code 0: written. 2: the plan cannot be read, the format is not known or cannot say it.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from cli.console import out
 from cluster.errors import InputError
-from cluster.export import FORMATS, ExportFile, export
+from cluster.export import CONFIGURED, FORMATS, ExportFile, export
 from cluster.model.plan import load_plan
+from serving.settings.config import load_serve_config
 
 
 def command(
@@ -23,12 +24,16 @@ def command(
     format_name: Annotated[
         str, typer.Option("--format", help=f"One of: {', '.join(FORMATS)}.")
     ] = "vllm",
+    config: Annotated[
+        Path | None,
+        typer.Option(help=f"Serving configuration (YAML), for {' and '.join(CONFIGURED)}."),
+    ] = None,
     target: Annotated[
         Path | None, typer.Option("--out", help="Directory to write to, instead of stdout.")
     ] = None,
 ) -> None:
     """Say a plan as vLLM, NIM, Triton, Ray Serve or Helm configuration, or as placement groups."""
-    files = export(load_plan(path), format_name)
+    files = export(load_plan(path), format_name, config=_sections(config))
     if target is not None:
         _write(files, target)
         return
@@ -36,6 +41,13 @@ def command(
         if len(files) > 1:
             typer.echo(f"# {file.path}")
         typer.echo(file.text, nl=not file.text.endswith("\n"))
+
+
+def _sections(path: Path | None) -> dict[str, Any] | None:
+    """What the file sets, checked; what it leaves out has its default wherever it is read."""
+    if path is None:
+        return None
+    return load_serve_config(path).model_dump(mode="json", exclude_unset=True)
 
 
 def _write(files: tuple[ExportFile, ...], target: Path) -> None:

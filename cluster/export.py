@@ -1,6 +1,7 @@
 """How is a plan said to other systems? Text for vLLM, NIM, Triton, Ray Serve, Helm and Ray.
 
-Every format is one pure function from a plan to files; `FORMATS` is the table of them.
+Every format is one pure function from a plan to files; `PLAIN` is the table of them, `CONFIGURED`
+that of those that say the serving configuration too.
 NIM's notation has no attention data parallelism of its own: (TP, EP, PP) means dp = EP, and a
 layout where the two differ says `dp=` as well. A Triton repository or a `vllm serve` line is one
 replica; how many there are is said beside it.
@@ -18,6 +19,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import yaml
 
@@ -25,6 +27,7 @@ from cluster.errors import InputError, UnknownNameError
 from cluster.model.catalogue import hub_id
 from cluster.model.plan import Plan, PoolSection
 from cluster.ray_backend.bundles import PlacementBundles, replica_bundles
+from cluster.rayservice_files import helm_text, serve_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,16 +38,21 @@ class ExportFile:
     text: str
 
 
-Exporter = Callable[[Plan], tuple[ExportFile, ...]]
+Config = Mapping[str, Any]
 
 
-def export(plan: Plan, name: str) -> tuple[ExportFile, ...]:
-    """The files of a plan in the format `name`.
+def export(plan: Plan, name: str, *, config: Config | None = None) -> tuple[ExportFile, ...]:
+    """The files of a plan in the format `name`. `config`: sections of a serving configuration.
 
-    Raises UnknownNameError, and InputError for per-operator dims that the format cannot say.
+    Raises UnknownNameError, and InputError for what the format cannot say.
     """
     if name not in FORMATS:
         raise UnknownNameError(kind="export format", name=name, known=FORMATS)
+    if config is not None and name not in CONFIGURED:
+        raise InputError(
+            f"a serving configuration has no place in {name}. Fix: leave it out; "
+            f"{' and '.join(CONFIGURED)} have one."
+        )
     if name not in SAY_DIMS:
         for pool in plan.pools:
             if pool.layout.dims:
@@ -54,7 +62,9 @@ def export(plan: Plan, name: str) -> tuple[ExportFile, ...]:
                     "it would run another layout than the one planned. Fix: plan in the `vllm` "
                     "space, or remove the dims and check the plan again."
                 )
-    return FORMATS[name](plan)
+    if name in CONFIGURED:
+        return CONFIGURED[name](plan, config or {})
+    return PLAIN[name](plan)
 
 
 def vllm(plan: Plan) -> tuple[ExportFile, ...]:
@@ -127,10 +137,10 @@ def bundles(plan: Plan) -> tuple[ExportFile, ...]:
     return (ExportFile(path="bundles.json", text=json.dumps(groups, indent=2) + "\n"),)
 
 
-def serve(plan: Plan) -> tuple[ExportFile, ...]:
+def ray_llm(plan: Plan) -> tuple[ExportFile, ...]:
     """A Ray Serve configuration (`serve deploy`) of Ray's own LLM application, a model per pool.
 
-    Each pool gets its initial replicas: what scales it between its bounds is `shardwise up`.
+    Each pool gets its initial replicas; nothing scales it between its bounds.
     """
     models = []
     for pool in plan.pools:
@@ -159,26 +169,14 @@ def serve(plan: Plan) -> tuple[ExportFile, ...]:
     return (ExportFile(path="serve.yaml", text=text),)
 
 
-def helm(plan: Plan) -> tuple[ExportFile, ...]:
-    """Helm values: the plan, and for each pool the nodes and devices that its replicas take."""
-    per_node = plan.cluster.devices_per_node
-    pools = {}
-    for pool in plan.pools:
-        placement = _placement(plan, pool)
-        ranks = len(placement.bundles)
-        pools[pool.name] = {
-            "model": _weights(pool),
-            "devicesPerReplica": ranks,
-            "nodesPerReplica": -(-ranks // per_node),
-            "devicesPerNode": min(ranks, per_node),
-            "device": plan.cluster.device,
-            "deviceKind": plan.cluster.device_kind,
-            "placementStrategy": placement.strategy,
-            "minReplicas": pool.replicas.minimum,
-            "maxReplicas": pool.replicas.maximum,
-        }
-    values = {"pools": pools, "plan": plan.model_dump(mode="json", exclude_none=True)}
-    return (ExportFile(path="values.yaml", text=yaml.safe_dump(values, sort_keys=False)),)
+def serve(plan: Plan, config: Config) -> tuple[ExportFile, ...]:
+    """The Serve configuration of a RayService: the plan as `shardwise up` serves it."""
+    return (ExportFile(path="serve.yaml", text=serve_text(plan, config)),)
+
+
+def helm(plan: Plan, config: Config) -> tuple[ExportFile, ...]:
+    """Values for the chart `helm/shardwise`."""
+    return (ExportFile(path="values.yaml", text=helm_text(plan, config)),)
 
 
 def _placement(plan: Plan, pool: PoolSection) -> PlacementBundles:
@@ -189,9 +187,14 @@ def _placement(plan: Plan, pool: PoolSection) -> PlacementBundles:
     )
 
 
-FORMATS: Mapping[str, Exporter] = MappingProxyType(
-    {"vllm": vllm, "nim": nim, "triton": triton, "serve": serve, "helm": helm, "bundles": bundles}
+PLAIN: Mapping[str, Callable[[Plan], tuple[ExportFile, ...]]] = MappingProxyType(
+    {"vllm": vllm, "nim": nim, "triton": triton, "ray-llm": ray_llm, "bundles": bundles}
 )
+CONFIGURED: Mapping[str, Callable[[Plan, Config], tuple[ExportFile, ...]]] = MappingProxyType(
+    {"serve": serve, "helm": helm}
+)
+"""Formats that hold the serving configuration too."""
+FORMATS = (*PLAIN, *CONFIGURED)
 SAY_DIMS = frozenset({"bundles"})
 """Formats for which it does not matter how operators are cut."""
 

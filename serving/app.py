@@ -26,9 +26,10 @@ from serving.engine.replica import EngineReplica
 from serving.gateway import Gateway, GatewaySpec
 from serving.keeper.keepers import KeeperSpec
 from serving.keeper.mark import application_id
+from serving.keeper.vacant import HEAD
 from serving.layout.layouts import Apps, Layouts
 from serving.messages import EngineSpec, Warmup
-from serving.settings.config import ServeConfig, WarmupSection
+from serving.settings.config import HttpSection, ServeConfig, WarmupSection
 from serving.settings.steering_config import controller_params
 from serving.sources import with_sources
 from serving.weights.cluster import start_store
@@ -80,6 +81,7 @@ def start_controller(deployment: Deployment, apps: Apps) -> Any:
             link_secret=deployment.link_secret,
         ),
         half_life_s=deployment.config.steering.replan.half_life_s,
+        config=deployment.config.model_dump_json(),
     )
     actor = ray.remote(ControllerActor).options(
         name=CONTROLLER,
@@ -88,6 +90,8 @@ def start_controller(deployment: Deployment, apps: Apps) -> Any:
         max_restarts=-1,
         max_concurrency=64,
         num_cpus=0,
+        # No node that comes and goes with the load is held by it.
+        resources={HEAD: 0.001},
     )
     return actor.remote(spec)
 
@@ -101,6 +105,7 @@ def _keeper_spec(deployment: Deployment) -> KeeperSpec:
         look_s=keeper.look_s,
         orphan_grace_s=keeper.orphan_grace_s,
         placement_timeout_s=keeper.placement_timeout_s,
+        leave_s=keeper.leave_s,
     )
 
 
@@ -136,7 +141,7 @@ def build(deployment: Deployment) -> serve.Application:
         name="gateway",
         num_replicas=deployment.config.http.gateways,
         max_ongoing_requests=_MAX_ONGOING,
-        ray_actor_options={"num_cpus": 0},
+        ray_actor_options={"num_cpus": 0, "resources": gateway_resources(deployment.config.http)},
         health_check_period_s=2,
         health_check_timeout_s=8,
         graceful_shutdown_wait_loop_s=1,
@@ -144,6 +149,11 @@ def build(deployment: Deployment) -> serve.Application:
         graceful_shutdown_timeout_s=deployment.config.limits.answer_s,
     )
     return gateway.bind(spec, **pools)
+
+
+def gateway_resources(http: HttpSection) -> dict[str, float]:
+    """What a gateway takes of its node."""
+    return {} if http.node_resource is None else {http.node_resource: 1.0}
 
 
 def first_replicas(plan: Plan) -> list[PoolNeed]:

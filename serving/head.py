@@ -33,18 +33,16 @@ from cluster.model.plan import Plan, load_plan
 from cluster.ray_backend.capacity import check_capacity
 from serving import app
 from serving.control.scaler import DeploymentState, ServeScaler
+from serving.deploy import APP, NAMESPACE, auth_token, begin, deployment_of
 from serving.diagnosis import failure, waiting_for
 from serving.instance import Instance, Progress
 from serving.keeper.ray_cluster import end_keepers
 from serving.layout.layout_desk import LayoutDesk
-from serving.layout.pool_app import PoolApps
 from serving.settings.config import ServeConfig, load_serve_config
 from serving.sources import resolve_sources
 from serving.tracing import variables
-from serving.weights.cluster import stop_stores, store_name, this_node
+from serving.weights.cluster import stop_stores
 
-APP = "shardwise"
-NAMESPACE = "shardwise"
 _STATUS_S = 5.0
 _ORDER_S = 30.0
 _REPOSITORY = Path(__file__).resolve().parent.parent
@@ -104,23 +102,17 @@ class Head:
         self._tell("starting Serve and the controller", dashboard=context.dashboard_url)
         # No proxies: callers reach the gateways themselves (`serving.entry`).
         serve.start(proxy_location="Disabled")
-        deployment = app.Deployment(
-            plan=self._orders.plan,
-            config=self._orders.config,
+        deployment = deployment_of(
+            self._orders.plan,
+            self._orders.config,
             sources=sources,
-            app=APP,
-            namespace=NAMESPACE,
             dashboard_url=f"http://{context.dashboard_url}",
-            token=_auth_token(),
-            log_path=str(self._instance.decisions_path.resolve()),
-            weights_head=store_name(this_node()),
+            log_path=self._instance.decisions_path,
         )
         if self._orders.address is not None:
             self._must_be_free()
         self._deployed = True
-        app.start_controller(deployment, PoolApps(deployment=deployment))
-        app.start_weight_store(deployment)
-        self._deploy(app.build(deployment))
+        self._deploy(begin(deployment))
         self._wait_until_ready()
         self._progress = replace(self._progress, phase="ready")
         self._tell("serving")
@@ -194,7 +186,7 @@ class Head:
 
     def _scaler(self) -> ServeScaler:
         return ServeScaler(
-            dashboard_url=f"http://{self._progress.dashboard}", app=APP, token=_auth_token()
+            dashboard_url=f"http://{self._progress.dashboard}", app=APP, token=auth_token()
         )
 
     def _wait_until_ready(self) -> None:
@@ -349,15 +341,6 @@ def _attempt(step: Callable[[], object]) -> None:
 
 def _nodes() -> list[dict[str, float]]:
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
-
-
-def _auth_token() -> str | None:
-    """Ray's token for its own interfaces, which local clusters ask for since Ray 2.60."""
-    if "RAY_AUTH_TOKEN" in os.environ:
-        return os.environ["RAY_AUTH_TOKEN"]
-    default = Path.home() / ".ray" / "auth_token"
-    path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or default)
-    return path.read_text().strip() if path.is_file() else None
 
 
 def main() -> int:

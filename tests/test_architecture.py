@@ -69,3 +69,9 @@ def test_the_schema_of_plans_is_current():
     assert schema.SCHEMA_PATH.read_text(encoding="utf-8") == schema.schema_text(), (
         "write it again: python -m cli.schema --write"
     )
+
+
+def test_the_schema_of_the_chart_s_values_knows_the_serving_configuration_as_it_is():
+    assert schema.VALUES_PATH.read_text(encoding="utf-8") == schema.values_text(), (
+        "write it again: python -m cli.schema --write"
+    )

@@ -49,7 +49,8 @@ class ControllerSpec:
     """What the controller actor needs. `deployments`: Serve deployment of each pool.
 
     `keeper`: None where there are no nodes to look at. `layouts`: how the main pool gets another
-    one; None: it keeps its own. `half_life_s`: of what is seen of the workload.
+    one; None: it keeps its own. `half_life_s`: of what is seen of the workload. `config`: the
+    serving configuration that all was brought up with, as JSON.
     """
 
     params: ControllerParams
@@ -61,6 +62,7 @@ class ControllerSpec:
     keeper: KeeperSpec | None = None
     layouts: Layouts | None = None
     half_life_s: float = 600.0
+    config: str = ""
 
 
 class ControllerActor:
@@ -208,6 +210,10 @@ class ControllerActor:
     async def layout(self, known: int) -> dict[str, Any] | None:
         """See `LayoutSteering.layout`."""
         return None if self._layouts is None else self._layouts.layout(known)
+
+    async def configuration(self) -> str:
+        """The serving configuration that all was brought up with, as JSON."""
+        return self._spec.config
 
     def _steering(self, layouts: Layouts) -> LayoutSteering:
         return LayoutSteering(

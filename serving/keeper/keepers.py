@@ -17,6 +17,7 @@ from typing import Any
 from cluster.ray_backend.unmet import NodeRoom, unmet
 from serving.keeper.account import Kept, NodeAccount, ReplicaUse, Roll, joined
 from serving.keeper.ray_cluster import Cluster, Rank, ReplicaGroup
+from serving.keeper.vacant import Vacant
 
 ANSWER_S = 20.0  # a keeper that takes longer is passed over
 _SWEPT_KEPT = 20
@@ -29,7 +30,8 @@ class KeeperSpec:
     """What keeping needs. `application`: what our processes are marked with (`keeper.mark`).
 
     `look_s`: between two looks. `orphan_grace_s`: how long a replica must be gone before what is
-    left of it is ended. `placement_timeout_s`: how long Ray may take to place one.
+    left of it is ended. `placement_timeout_s`: how long Ray may take to place one. `leave_s`: how
+    long a node must have held no replica before it is left, None: never.
     """
 
     application: str
@@ -38,6 +40,7 @@ class KeeperSpec:
     look_s: float = 5.0
     orphan_grace_s: float = 30.0
     placement_timeout_s: float = 60.0
+    leave_s: float | None = None
 
 
 class Keepers:
@@ -59,6 +62,8 @@ class Keepers:
         self._asking: dict[str, asyncio.Task[NodeAccount]] = {}
         self._waiting_s: dict[str, float] = {}
         self._unowned_s: dict[str, float] = {}
+        self._vacant = Vacant(spec.leave_s, clock=clock)
+        self._left: frozenset[str] = frozenset()
         self.kept = Kept()
 
     async def run(self) -> None:
@@ -80,8 +85,10 @@ class Keepers:
         known = self._living()
         living = None if known is None else known | {rank.replica_id for rank in ranks}
         self._drop_keepers_of_gone_nodes(rooms)
-        asked = [self._ask(node_id, _roll(ranks, node_id, living)) for node_id in rooms]
-        accounts = dict(zip(rooms, await asyncio.gather(*asked), strict=True))
+        await self._leave(self._vacant.nodes(rooms, ranks))
+        kept = [node_id for node_id in rooms if node_id not in self._left]
+        asked = [self._ask(node_id, _roll(ranks, node_id, living)) for node_id in kept]
+        accounts = dict(zip(kept, await asyncio.gather(*asked), strict=True))
         self._note(accounts, rooms, ranks)
         await self._remove_unowned(groups, living)
         self.kept.unmet = self._unmet(groups, list(rooms.values()))
@@ -103,6 +110,15 @@ class Keepers:
         except Exception as error:
             self._handles.pop(node_id, None)
             return f"its keeper does not answer: {error!r}"
+
+    async def _leave(self, vacant: frozenset[str]) -> None:
+        for node_id in vacant - self._left:
+            self._handles.pop(node_id, None)
+            asking = self._asking.pop(node_id, None)
+            if asking is not None:
+                asking.cancel()
+            await asyncio.to_thread(self._cluster.leave, node_id)
+        self._left = vacant
 
     def _drop_keepers_of_gone_nodes(self, rooms: Mapping[str, NodeRoom]) -> None:
         for node_id in self._handles.keys() - rooms.keys():

@@ -19,6 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from cluster.ray_backend.unmet import NodeRoom
 from serving.keeper.node_keeper import NodeKeeper
+from serving.weights.cluster import store_name
 
 KEEPER = "shardwise-keeper-"
 _ENDING_S = 15.0
@@ -78,6 +79,10 @@ class Cluster(Protocol):
 
     def drop_keeper(self, keeper: Any) -> None:
         """End the keeper of a node that is gone."""
+        ...
+
+    def leave(self, node_id: str) -> None:
+        """End keeper and weight store of a node that holds no replica."""
         ...
 
 
@@ -169,7 +174,7 @@ class RayCluster:
     def keeper(self, node_id: str) -> Any:
         """See `Cluster.keeper`."""
         actor = ray.remote(NodeKeeper).options(
-            name=f"{KEEPER}{self._application[:8]}-{node_id[:16]}",
+            name=self._keeper_name(node_id),
             namespace=self._namespace,
             get_if_exists=True,
             lifetime="detached",
@@ -182,6 +187,15 @@ class RayCluster:
     def drop_keeper(self, keeper: Any) -> None:
         """See `Cluster.drop_keeper`."""
         ray.kill(keeper, no_restart=True)
+
+    def leave(self, node_id: str) -> None:
+        """See `Cluster.leave`."""
+        for name in (self._keeper_name(node_id), store_name(node_id)):
+            with contextlib.suppress(ValueError):  # it is not there
+                ray.kill(ray.get_actor(name, namespace=self._namespace), no_restart=True)
+
+    def _keeper_name(self, node_id: str) -> str:
+        return f"{KEEPER}{self._application[:8]}-{node_id[:16]}"
 
 
 def end_keepers(namespace: str) -> None:

@@ -8,6 +8,7 @@ controller that starts anew finds both the layout in force and a move half done.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -23,12 +24,14 @@ class Order:
     """A move to another layout. `replicas`: of the new one. `restore`: of the old one, on failure.
 
     `floor`: predicted tokens/s that must be carried throughout, unless `below_floor` allows a gap.
+    `wanted`: digest of the plan that the operator gave last.
     """
 
     replicas: int
     restore: int
     floor: float
     below_floor: bool
+    wanted: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +46,11 @@ class Generation:
     name: str
     plan: Plan
     order: Order | None = None
+
+    @property
+    def wanted(self) -> str:
+        """Digest of the plan that the operator gave last."""
+        return digest(self.plan) if self.order is None else self.order.wanted
 
     def origin(self) -> dict[str, Any]:
         """What its deployment says of itself."""
@@ -89,6 +97,11 @@ def standing(first: Generation, states: Mapping[str, DeploymentState]) -> Standi
         last=max(number for number, _, _ in listed),
         whole=len(found) == len(read),
     )
+
+
+def digest(plan: Plan) -> str:
+    """What tells one plan from another."""
+    return hashlib.sha256(plan.dumps().encode()).hexdigest()
 
 
 def following(

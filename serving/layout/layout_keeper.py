@@ -70,13 +70,23 @@ class LayoutKeeper:
             }
         self._heard.moving = {} if self._move is None else self._moving(self._move, states)
 
-    async def order(self, plan: Plan, *, below_floor: bool, needed: int | None) -> list[str]:
+    @property
+    def looked(self) -> bool:
+        """Whether it knows by Serve which generation is in force."""
+        return self._looked
+
+    async def order(
+        self, plan: Plan, *, below_floor: bool, needed: int | None, wanted: str | None = None
+    ) -> list[str]:
         """Begin a move to `plan`; returns its steps in words.
 
         `needed`: replicas of the layout in force that the load needs now, None if nobody knows.
+        `wanted`: digest of what the operator gave, None where nobody did: it is as it was.
         Raises InputError if the plan cannot take over, or if there is no way to it.
         """
-        steps, new, mover = await self._prepared(plan, below_floor=below_floor, needed=needed)
+        steps, new, mover = await self._prepared(
+            plan, below_floor=below_floor, needed=needed, wanted=wanted
+        )
         self._begin(self.current, new, mover)
         return steps
 
@@ -86,11 +96,11 @@ class LayoutKeeper:
         return steps
 
     async def _prepared(
-        self, plan: Plan, *, below_floor: bool, needed: int | None
+        self, plan: Plan, *, below_floor: bool, needed: int | None, wanted: str | None = None
     ) -> tuple[list[str], Generation, Mover]:
         self._check_free()
         plan = successor(self.current.plan, plan)
-        mover, new = await self._mover(plan, below_floor=below_floor, needed=needed)
+        mover, new = await self._mover(plan, below_floor=below_floor, needed=needed, wanted=wanted)
         try:
             steps = await mover.preview()
         except MoveFailedError as error:
@@ -120,7 +130,7 @@ class LayoutKeeper:
         return True
 
     async def _mover(
-        self, plan: Plan, *, below_floor: bool, needed: int | None
+        self, plan: Plan, *, below_floor: bool, needed: int | None, wanted: str | None
     ) -> tuple[Mover, Generation]:
         states = await self._scaler.states()
         now = states.get(self.current.name)
@@ -130,12 +140,13 @@ class LayoutKeeper:
         old, new = self._unit(self.current.plan), self._unit(plan)
         floor = max(self.current.plan.main.replicas.minimum, min(needed or 0, now.target))
         bounds = plan.main.replicas
-        wanted = max(bounds.initial, math.ceil(floor * old.capacity / new.capacity - 1e-9))
+        enough = max(bounds.initial, math.ceil(floor * old.capacity / new.capacity - 1e-9))
         order = Order(
-            replicas=max(1, min(wanted, bounds.maximum)),
+            replicas=max(1, min(enough, bounds.maximum)),
             restore=now.target,
             floor=floor * old.capacity,
             below_floor=below_floor,
+            wanted=self.current.wanted if wanted is None else wanted,
         )
         generation = following(
             self.current, number=self._last + 1, app=self._app, plan=plan, order=order

@@ -21,6 +21,7 @@ from cluster.model.plan import Plan, parse_plan
 from cluster.planned_work import planned_work
 from serving.control.observe import Heard
 from serving.control.scaler import DeploymentState, ServeScaler
+from serving.layout.generations import digest
 from serving.layout.layout_keeper import LayoutKeeper, layout_in_words
 from serving.layout.layouts import Layouts, MoveProgress
 from serving.layout.replan_search import search_apart
@@ -85,7 +86,7 @@ class LayoutSteering:
 
     async def begin(self, plan: str, *, below_floor: bool) -> dict[str, Any]:
         """Begin a move to a plan (its text): its steps in words and its number, or the error."""
-        said = await self._said(self._keeper.order, plan, below_floor=below_floor)
+        said = await self._said(self._ordered, plan, below_floor=below_floor)
         progress = self._keeper.progress
         return said if progress is None else {**said, "number": progress.number}
 
@@ -94,9 +95,15 @@ class LayoutSteering:
         return await self._said(self._keeper.preview, plan, below_floor=below_floor)
 
     def layout(self, known: int) -> dict[str, Any]:
-        """The layout in force: its number, its plan's text unless it is `known`; and the move."""
+        """The layout in force: its number, its plan's text unless it is `known`; and the move.
+
+        `wanted`: digest of the plan that the operator gave last. `looked`: whether Serve has said
+        all this; before that it is what the service was brought up with.
+        """
         current = self._keeper.current
         return {
+            "looked": self._keeper.looked,
+            "wanted": current.wanted,
             "number": current.number,
             "plan": None if current.number == known else current.plan.dumps(),
             "move": self._move(),
@@ -124,6 +131,11 @@ class LayoutSteering:
 
     async def _move_to(self, plan: Plan) -> None:
         await self._keeper.order(plan, below_floor=False, needed=self._needed())
+
+    async def _ordered(self, plan: Plan, *, below_floor: bool, needed: int | None) -> list[str]:
+        return await self._keeper.order(
+            plan, below_floor=below_floor, needed=needed, wanted=digest(plan)
+        )
 
     async def _said(
         self, ask: Callable[..., Awaitable[list[str]]], plan: str, *, below_floor: bool

@@ -69,7 +69,7 @@ def successor(running: Plan, wanted: Plan) -> Plan:
         )
     light = () if running.light is None else (running.light,)
     plan = wanted.model_copy(update={"pools": (new, *light)})
-    if _layout(running) == _layout(plan):
+    if same_layout(running, plan):
         raise InputError(
             "layout, engine arguments and replicas of the plan are those that run: nothing would "
             "move."
@@ -83,7 +83,11 @@ def context(pool: PoolSection) -> int:
     return min(longest, int(pool.engine_args.get("max_model_len") or longest))
 
 
-def _layout(plan: Plan) -> object:
-    """What decides how the main pool's replicas are started, and how many."""
-    main = plan.main
-    return main.layout, main.engine_args, main.replicas
+def same_layout(running: Plan, wanted: Plan) -> bool:
+    """Whether both have the main pool's replicas started in one way, and so many of them."""
+    old, new = running.main, wanted.main
+    return (old.layout, old.engine_args, old.replicas) == (
+        new.layout,
+        new.engine_args,
+        new.replicas,
+    )

@@ -25,11 +25,14 @@ class HttpSection(Section):
     """Where the gateways listen, and how many there are.
 
     Those on one node share the port. One is busy with one core; a second needs another.
+    `node_resource`: custom Ray resource of the nodes they go to, of which each takes one; None: any
+    node.
     """
 
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=1, le=65535)
     gateways: int = Field(default=1, ge=1)
+    node_resource: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]+$")
 
 
 class LimitsSection(Section):
@@ -183,7 +186,12 @@ def load_serve_config(path: Path | None) -> ServeConfig:
     """Read a configuration file; None gives the defaults. Raises ConfigError."""
     if path is None:
         return ServeConfig()
-    return _validated(ServeConfig, _sections(path), source=path)
+    return _validated(ServeConfig, _sections(path), source=str(path))
+
+
+def read_serve_config(data: dict[Any, Any], *, source: str) -> ServeConfig:
+    """A configuration that was read already. Raises ConfigError naming `source`."""
+    return _validated(ServeConfig, data, source=source)
 
 
 def load_steering(path: Path) -> SteeringSection:
@@ -193,8 +201,8 @@ def load_steering(path: Path) -> SteeringSection:
     """
     data = _sections(path)
     if data.keys() & ServeConfig.model_fields.keys():
-        return _validated(ServeConfig, data, source=path).steering
-    return _validated(SteeringSection, data, source=path)
+        return _validated(ServeConfig, data, source=str(path)).steering
+    return _validated(SteeringSection, data, source=str(path))
 
 
 def _sections(path: Path) -> dict[Any, Any]:
@@ -216,13 +224,13 @@ def _sections(path: Path) -> dict[Any, Any]:
     return data
 
 
-def _validated(section: type[_Section], data: dict[Any, Any], *, source: Path) -> _Section:
+def _validated(section: type[_Section], data: dict[Any, Any], *, source: str) -> _Section:
     try:
         return section.model_validate(data)
     except ValidationError as error:
         first = error.errors()[0]
         raise ConfigError(
-            source=str(source),
+            source=source,
             field=".".join(str(part) for part in first["loc"]),
             problem=f"{first['msg']} ({error.error_count()} problem(s) in all).",
             fix="docs/operations.md lists every field.",

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from importlib import import_module
 
 import pytest
 import typer
@@ -10,8 +11,9 @@ from typer.testing import CliRunner
 
 from cli.export import command
 from cluster.errors import UnknownNameError
-from cluster.export import FORMATS, export
+from cluster.export import CONFIGURED, FORMATS, export
 from cluster.model.plan import Plan, parse_plan
+from serving.rayservice.wanted import read_wanted
 
 PLAN = """{
   "cluster": {"spec": "4x8xH200", "device": "h200", "nodes": 4, "devices_per_node": 8},
@@ -76,12 +78,17 @@ instance_group [
 """
 
 
-def plan() -> Plan:
-    return parse_plan(PLAN, source="test")
+# One engine a replica, as gateways here serve it.
+SERVED = PLAN.replace('"dp": 8, "pp": 1, "moe_ep": 16', '"dp": 1, "pp": 8, "moe_ep": 2')
+
+
+def text_of(name: str) -> str:
+    return SERVED if name in CONFIGURED else PLAN
 
 
 def texts(name: str) -> dict[str, str]:
-    return {file.path: file.text for file in export(plan(), name)}
+    plan = parse_plan(text_of(name), source="test")
+    return {file.path: file.text for file in export(plan, name)}
 
 
 def test_vllm_is_a_script_of_command_lines():
@@ -120,9 +127,9 @@ def test_bundles_are_one_per_rank():
     assert groups["light"]["replicas"] == {"minimum": 0, "initial": 0, "maximum": 1}
 
 
-def call(tmp_path, *arguments: str):
+def call(tmp_path, *arguments: str, plan: str = PLAN):
     path = tmp_path / "plan.json"
-    path.write_text(PLAN)
+    path.write_text(plan)
     app = typer.Typer()
     app.command()(command)
     return CliRunner().invoke(app, [str(path), *arguments])
@@ -139,7 +146,7 @@ def test_several_files_are_told_apart(tmp_path):
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_format_can_be_written_to_a_directory(tmp_path, name):
-    result = call(tmp_path, "--format", name, "--out", str(tmp_path / "to"))
+    result = call(tmp_path, "--format", name, "--out", str(tmp_path / "to"), plan=text_of(name))
     assert result.exit_code == 0, result.output
     for path, text in texts(name).items():
         assert (tmp_path / "to" / path).read_text() == text
@@ -157,11 +164,11 @@ def test_a_catalogue_name_is_exported_as_its_repository() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray's own, at import
-def test_ray_serve_takes_its_configuration():
+def test_ray_s_own_llm_application_takes_its_configuration():
     from ray.serve.llm import LLMConfig
     from ray.serve.schema import ServeDeploySchema
 
-    made = yaml.safe_load(texts("serve")["serve.yaml"])
+    made = yaml.safe_load(texts("ray-llm")["serve.yaml"])
     application = ServeDeploySchema.model_validate(made).applications[0]
     assert application.import_path == "ray.serve.llm:build_openai_app"
     main, light = (LLMConfig(**model) for model in application.args["llm_configs"])
@@ -171,13 +178,42 @@ def test_ray_serve_takes_its_configuration():
     assert light.deployment_config["num_replicas"] == 1
 
 
-def test_helm_values_hold_the_plan_and_what_its_pools_take():
+def test_ray_serve_takes_the_configuration_and_its_application_the_arguments():
+    from ray.serve.schema import ServeDeploySchema
+
+    made = ServeDeploySchema.model_validate(yaml.safe_load(texts("serve")["serve.yaml"]))
+    (application,) = made.applications
+    assert made.proxy_location.value == "Disabled"
+    module, name = application.import_path.split(":")
+    assert hasattr(import_module(module), name)
+    assert read_wanted(application.args).plan == parse_plan(SERVED, source="test")
+
+
+def test_helm_values_hold_the_plan():
     values = yaml.safe_load(texts("helm")["values.yaml"])
-    assert Plan.model_validate(values["plan"]) == parse_plan(PLAN, source="plan")
-    main = values["pools"]["main"]
-    assert (main["devicesPerReplica"], main["nodesPerReplica"], main["devicesPerNode"]) == (
-        16,
-        2,
-        8,
-    )
-    assert values["pools"]["light"]["maxReplicas"] == 1
+    assert Plan.model_validate(values["plan"]) == parse_plan(SERVED, source="plan")
+
+
+def test_a_serving_configuration_is_checked_and_written_as_it_was_given(tmp_path):
+    config = tmp_path / "serve.yaml"
+    config.write_text("http: {port: 9000}")
+    result = call(tmp_path, "--format", "serve", "--config", str(config), plan=SERVED)
+    (application,) = yaml.safe_load(result.output)["applications"]
+    assert application["args"]["config"] == {"http": {"port": 9000}}
+    config.write_text("http: {prot: 9000}")
+    refused = call(tmp_path, "--format", "serve", "--config", str(config), plan=SERVED)
+    assert "field 'http.prot'" in str(refused.exception)
+
+
+def test_formats_without_a_place_for_it_refuse_a_serving_configuration(tmp_path):
+    config = tmp_path / "serve.yaml"
+    config.write_text("")
+    result = call(tmp_path, "--format", "nim", "--config", str(config))
+    assert "no place in nim. Fix: leave it out; serve and helm have one" in str(result.exception)
+
+
+@pytest.mark.parametrize("name", CONFIGURED)
+def test_a_layout_that_gateways_cannot_serve_is_refused(tmp_path, name):
+    result = call(tmp_path, "--format", name)
+    assert "dp = 8" in str(result.exception)
+    assert "Fix: plan with --max-dp 1" in str(result.exception)

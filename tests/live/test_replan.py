@@ -5,12 +5,10 @@ The engines are scripted, everything else is real; `test_replan_engines.py` has 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +16,13 @@ import httpx
 import psutil
 import pytest
 
+from tests.live.callers import under_load
 from tests.live.instance import until
-from tests.live.scripted_engine import Pace, said, text
-from tests.live.scripted_instance import MODEL, SLOTS, ScriptedInstance, scripted_instance
+from tests.live.scripted_instance import SLOTS, ScriptedInstance, scripted_instance
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 BOUNDS = {"minimum": 1, "initial": 1, "maximum": 4}  # four cores, as Ray sees it
-STREAMS, SHORT = 6, 4
-TOKENS = 60
 
 
 @pytest.fixture(scope="module")
@@ -36,77 +32,6 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptedInstan
     home = tmp_path_factory.mktemp("home")
     with scripted_instance(home, replicas=BOUNDS, steering=steering) as instance:
         yield instance
-
-
-class Callers:
-    """Streams and short requests without a break; each answer is compared token for token."""
-
-    def __init__(self, url: str) -> None:
-        self._url, self._stop = url, False
-        self.answered = 0
-        self.lost: list[str] = []
-
-    def stop(self) -> None:
-        self._stop = True
-
-    def run(self) -> None:
-        asyncio.run(self._run())
-
-    async def _run(self) -> None:
-        async with httpx.AsyncClient(base_url=self._url, timeout=120.0) as client:
-            kinds = [True] * STREAMS + [False] * SHORT
-            await asyncio.gather(
-                *(self._ask_on(client, n, stream=stream) for n, stream in enumerate(kinds))
-            )
-
-    async def _ask_on(self, client: httpx.AsyncClient, number: int, *, stream: bool) -> None:
-        pace = Pace(token_s=0.1 if stream else 0.0)
-        body = {
-            "model": MODEL,
-            "prompt": f"caller {number}",
-            "max_tokens": TOKENS if stream else 2,
-            "user": pace.user(),
-            "stream": stream,
-        }
-        expected = text(said([ord(letter) for letter in body["prompt"]], body["max_tokens"]))
-        while not self._stop:
-            got = await self._answer(client, body)
-            if got == expected:
-                self.answered += 1
-            else:
-                self.lost.append(got)
-            await asyncio.sleep(0.05)
-
-    async def _answer(self, client: httpx.AsyncClient, body: dict[str, Any]) -> str:
-        try:
-            response = await client.post("/v1/completions", json=body)
-        except httpx.HTTPError as error:
-            return repr(error)
-        if response.status_code != 200:
-            return response.text
-        if not body["stream"]:
-            return str(response.json()["choices"][0]["text"])
-        events = [line.removeprefix("data: ") for line in response.text.splitlines() if line]
-        if events[-1] != "[DONE]":
-            return response.text
-        return "".join(json.loads(event)["choices"][0]["text"] for event in events[:-1])
-
-
-@contextmanager
-def under_load(service: ScriptedInstance) -> Iterator[Callers]:
-    callers = Callers(service.url)
-    thread = threading.Thread(target=callers.run)
-    thread.start()
-    try:
-        until(lambda: callers.answered > SHORT, limit_s=180, what="callers are answered")
-        yield callers
-        before = callers.answered
-        until(lambda: callers.answered > before + STREAMS + SHORT, limit_s=180, what="still are")
-    finally:
-        callers.stop()
-        thread.join(timeout=60)
-    print(f"{callers.answered} answers, {len(callers.lost)} lost")
-    assert callers.lost == []
 
 
 def plan_like(service: ScriptedInstance, path: Path, *, tp: int = 2, **engine_args: Any) -> Path:
@@ -129,7 +54,7 @@ def test_a_layout_that_does_not_answer_is_given_up(
 ) -> None:
     before = service.state.plan_path.read_text()
     plan = plan_like(service, tmp_path / "plan.json", scripted_fault=fault)
-    with under_load(service):
+    with under_load(service.url):
         moved = service.command("replan", "--plan", str(plan))
     print(moved.stdout, moved.stderr)
     assert moved.returncode == 4
@@ -141,7 +66,7 @@ def test_a_layout_that_does_not_answer_is_given_up(
 
 def test_streams_go_on_while_the_layout_changes(service: ScriptedInstance, tmp_path: Path) -> None:
     plan = plan_like(service, tmp_path / "plan.json")
-    with under_load(service):
+    with under_load(service.url):
         moved = service.command("replan", "--plan", str(plan))
     print(moved.stdout, moved.stderr)
     assert moved.returncode == 0, moved.stderr
@@ -173,7 +98,7 @@ def test_the_only_replica_is_not_given_up_for_one_that_has_no_room(
     service: ScriptedInstance, tmp_path: Path
 ) -> None:
     plan = plan_like(service, tmp_path / "plan.json", tp=4)
-    with under_load(service):
+    with under_load(service.url):
         refused = service.command("replan", "--plan", str(plan))
     assert refused.returncode == 2
     assert "there is no way to the new layout" in refused.stderr
@@ -197,7 +122,7 @@ def test_a_move_through_a_gap_goes_on_when_its_controller_is_killed(
                     killed.append(process.pid)
 
     killer = threading.Thread(target=kill_controller)
-    with under_load(service):
+    with under_load(service.url):
         killer.start()
         moved = service.command("replan", "--plan", str(plan), "--allow-below-floor")
         killer.join()

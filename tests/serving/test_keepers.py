@@ -45,6 +45,7 @@ class FakeCluster:
     keepers: dict[str, FakeKeeper] = field(default_factory=dict)
     removed: list[str] = field(default_factory=list)
     dropped: list[FakeKeeper] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
 
     def rooms(self):
         return self.nodes
@@ -63,6 +64,9 @@ class FakeCluster:
 
     def drop_keeper(self, keeper):
         self.dropped.append(keeper)
+
+    def leave(self, node_id):
+        self.left.append(node_id)
 
 
 def group(name, *, waiting=False, gpus=1.0, count=1):
@@ -151,6 +155,32 @@ async def test_the_keeper_of_a_node_that_is_gone_is_ended() -> None:
     del cluster.nodes["n2"]
     await keepers.look()
     assert cluster.dropped == [cluster.keepers["n2"]]
+
+
+async def test_a_node_that_holds_no_replica_for_long_is_left_until_it_holds_one() -> None:
+    head = replace(ROOM, total={"node:__internal_head__": 1.0})
+    busy, idle = (Rank(replica_id="a", node_id=node, pid=1) for node in ("busy", "idle"))
+    cluster = FakeCluster(nodes={"busy": ROOM, "idle": ROOM, "head": head}, actors=[busy])
+    clock = Clock()
+    keepers = Keepers(
+        replace(SPEC, leave_s=60.0), cluster, living=lambda: frozenset({"a"}), clock=clock
+    )
+    for clock.now_s in (0.0, 59.0, 60.0, 61.0):
+        await keepers.look()
+    assert cluster.left == ["idle"]
+    looks = {node: len(keeper.rolls) for node, keeper in cluster.keepers.items()}
+    assert looks == {"busy": 4, "idle": 2, "head": 4}
+    cluster.actors = [busy, idle]
+    await keepers.look()
+    assert len(cluster.keepers["idle"].rolls) == 3
+
+
+async def test_nodes_are_never_left_unless_it_is_asked_for() -> None:
+    clock, cluster = Clock(), FakeCluster()
+    keepers = made(cluster, clock=clock)
+    for clock.now_s in (0.0, 1e6):
+        await keepers.look()
+    assert cluster.left == []
 
 
 async def test_what_is_swept_is_counted_and_kept() -> None:

@@ -15,7 +15,7 @@ from cluster.planned_work import planned_work
 from rl_search.replan import Found, Worth
 from serving.control.observe import Heard
 from serving.layout import layout_keeper, layout_steering, move_ground, mover
-from serving.layout.generations import Generation, Order, following
+from serving.layout.generations import Generation, Order, digest, following
 from serving.layout.layout_steering import LayoutSteering
 from serving.layout.layouts import Layouts
 from serving.settings.replan_config import ReplanSection
@@ -130,4 +130,10 @@ async def test_orders_that_cannot_be_kept_are_answered_with_what_is_wrong() -> N
     assert (said["exit_code"], "for model 'another'" in said["error"]) == (2, True)
     shown = await layouts.preview(plan(tp=2).dumps(), below_floor=False)
     assert shown["steps"][0] == "start 1 replica(s) of the new layout"
-    assert layouts.layout(1) == {"number": 1, "plan": None, "move": None}
+    assert layouts.layout(1) == {
+        "looked": True,
+        "wanted": digest(RUNNING),
+        "number": 1,
+        "plan": None,
+        "move": None,
+    }

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 from tests.tooling.debian import PACKAGES, ToolMissingError, tool
+from tests.tooling.helm import helm
 
 
 def main() -> int:
     """Returns the exit code."""
-    for name in PACKAGES:
+    fetch = {name: partial(tool, name) for name in PACKAGES} | {"helm": helm}
+    for name, fetched in fetch.items():
         try:
-            path = tool(name)
+            path = fetched()
         except ToolMissingError as error:
             sys.stderr.write(f"error: {error}\n")
             return 4

@@ -1,0 +1,55 @@
+"""How is a service begun on a Ray cluster? The same way by `shardwise up` and by a RayService."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ray import serve
+
+from cluster.model.plan import Plan
+from serving.app import Deployment, build, start_controller, start_weight_store
+from serving.layout.pool_app import PoolApps
+from serving.settings.config import ServeConfig
+from serving.weights.cluster import store_name, this_node
+
+APP = "shardwise"
+NAMESPACE = "shardwise"
+
+
+def deployment_of(
+    plan: Plan,
+    config: ServeConfig,
+    *,
+    sources: dict[str, str],
+    dashboard_url: str,
+    log_path: Path,
+) -> Deployment:
+    """What is deployed from this node of a Ray cluster."""
+    return Deployment(
+        plan=plan,
+        config=config,
+        sources=sources,
+        app=APP,
+        namespace=NAMESPACE,
+        dashboard_url=dashboard_url,
+        token=auth_token(),
+        log_path=str(log_path.resolve()),
+        weights_head=store_name(this_node()),
+    )
+
+
+def begin(deployment: Deployment) -> serve.Application:
+    """Start the controller and this node's weight store. Returns what is to be run as `APP`."""
+    start_controller(deployment, PoolApps(deployment=deployment))
+    start_weight_store(deployment)
+    return build(deployment)
+
+
+def auth_token() -> str | None:
+    """Ray's token for its own interfaces, which local clusters ask for since Ray 2.60."""
+    if "RAY_AUTH_TOKEN" in os.environ:
+        return os.environ["RAY_AUTH_TOKEN"]
+    default = Path.home() / ".ray" / "auth_token"
+    path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or default)
+    return path.read_text().strip() if path.is_file() else None

@@ -1,0 +1,107 @@
+"""A Ray cluster on this machine with nothing on it, as KubeRay hands one a Serve configuration."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from serving.instance import INSTANCE_VARIABLE
+from tests.live.instance import REPOSITORY
+
+# One node that is head, gateways' node and engines' node. It ends what was deployed, by its names.
+_CLUSTER = """
+import contextlib, sys, threading
+import ray
+from ray import serve
+from serving.app import CONTROLLER
+from serving.deploy import NAMESPACE
+from serving.keeper.ray_cluster import end_keepers
+from serving.weights.cluster import stop_stores
+context = ray.init(
+    "local", num_cpus=4, resources={"shardwise-gateway": 4}, namespace=NAMESPACE,
+    dashboard_host="127.0.0.1", log_to_driver=False, object_store_memory=256 * 1024 * 1024,
+)
+print("DASHBOARD", context.dashboard_url, flush=True)
+try:
+    threading.Event().wait(1500)
+except KeyboardInterrupt:
+    pass
+with contextlib.suppress(ValueError):
+    ray.kill(ray.get_actor(CONTROLLER, namespace=NAMESPACE), no_restart=True)
+serve.shutdown()
+end_keepers(NAMESPACE)
+stop_stores(NAMESPACE)
+ray.shutdown()
+"""
+
+
+@dataclass(frozen=True)
+class BareCluster:
+    """A running cluster, by its dashboard."""
+
+    dashboard: str
+
+    def put(self, serve_config: Mapping[str, Any]) -> None:
+        """As KubeRay does with a RayService's configuration."""
+        response = self._request("PUT", json=dict(serve_config))
+        assert response.is_success, response.text
+
+    def application(self, name: str) -> dict[str, Any]:
+        """What Serve says of an application."""
+        applications = self._request("GET").json()["applications"]
+        found: dict[str, Any] = applications.get(name, {"status": "NOT_STARTED", "message": ""})
+        return found
+
+    def declared(self) -> set[str]:
+        """Applications that KubeRay sees: those that came by this interface."""
+        return set(self._request("GET", params={"api_type": "declarative"}).json()["applications"])
+
+    def _request(self, method: str, **arguments: Any) -> httpx.Response:
+        token = Path.home() / ".ray" / "auth_token"
+        headers = {"Authorization": f"Bearer {token.read_text().strip()}"}
+        url = f"http://{self.dashboard}/api/serve/applications/"
+        return httpx.request(method, url, headers=headers, timeout=60.0, **arguments)
+
+
+@contextmanager
+def bare_cluster(home: Path) -> Iterator[BareCluster]:
+    """Runs for as long as the context lasts. `home`: Shardwise's."""
+    state = home / "instance"
+    state.mkdir(parents=True)
+    environment = {
+        **os.environ,
+        INSTANCE_VARIABLE: str(state),
+        "SHARDWISE_HOME": str(home),
+        "PYTHONPATH": os.pathsep.join(
+            [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
+        ),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    }
+    with (
+        (home / "cluster.log").open("w") as output,
+        subprocess.Popen(
+            [sys.executable, "-c", _CLUSTER],
+            env=environment,
+            cwd=home,
+            stdout=subprocess.PIPE,
+            stderr=output,
+            text=True,
+        ) as cluster,
+    ):
+        assert cluster.stdout is not None
+        try:
+            line = next(text for text in cluster.stdout if text.startswith("DASHBOARD"))
+            yield BareCluster(line.split()[1])
+        finally:
+            cluster.send_signal(signal.SIGINT)
+            cluster.wait(timeout=120)
