@@ -264,6 +264,18 @@ def test_what_is_begun_is_finished_before_a_pod_ends(tmp_path: Path) -> None:
         assert spec["terminationGracePeriodSeconds"] == 360
 
 
+def test_pods_know_the_head_by_a_name_that_outlives_its_pod(tmp_path: Path) -> None:
+    rendered = render(tmp_path, {}, plan=PLAN)
+    for group in (rendered.cluster["headGroupSpec"], *rendered.cluster["workerGroupSpecs"]):
+        (container,) = group["template"]["spec"]["containers"]
+        env = container["env"]
+        names = [variable["name"] for variable in env]
+        head = env[names.index("SHARDWISE_DASHBOARD")]["value"]
+        assert head == "http://$(SHARDWISE_RAY_CLUSTER)-head-svc:8265"
+        # Kubernetes puts in only what was said before.
+        assert names.index("SHARDWISE_RAY_CLUSTER") < names.index("SHARDWISE_DASHBOARD")
+
+
 def test_another_configuration_is_another_cluster_and_another_plan_is_not(tmp_path: Path) -> None:
     def head(values: dict[str, object], text: str) -> object:
         return render(tmp_path, values, plan=text).cluster["headGroupSpec"]

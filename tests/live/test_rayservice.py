@@ -77,6 +77,32 @@ def plan_of(tp: int) -> str:
     return json.dumps(plan)
 
 
+def test_a_real_engine_answers_a_chat(tmp_path: Path) -> None:
+    pytest.importorskip("vllm", reason="needs the cpu or gpu extra")
+    (tmp_path / "home").mkdir()
+    link_models(tmp_path / "home")
+    plan = planned(
+        *(MODEL, "1x1xcpu", "--isl", "64", "--osl", "32"),
+        *("--max-model-len", "512", "--max-replicas", "1"),
+    )
+    with bare_cluster(tmp_path / "home") as cluster:
+        service = Service(tmp_path, cluster, scripted=False)
+        service.install(plan)
+        assert service.settled(limit_s=420.0).startswith("RUNNING")
+        answer = httpx.post(
+            f"{service.url}/v1/chat/completions",
+            json={
+                "model": MODEL,
+                "messages": [{"role": "user", "content": "What is the capital of France?"}],
+                "max_tokens": 16,
+                "temperature": 0,
+            },
+            timeout=120.0,
+        )
+    assert answer.status_code == 200, answer.text
+    assert "Paris" in answer.json()["choices"][0]["message"]["content"]
+
+
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """Scripted engines, under the first plan."""
@@ -115,29 +141,3 @@ def test_what_cannot_be_taken_in_place_is_told_and_serving_goes_on(service: Serv
     assert "another serving configuration (differs in: limits)" in told
     service.install(plan_of(1))
     assert service.settled().startswith("RUNNING")
-
-
-def test_a_real_engine_answers_a_chat(tmp_path: Path) -> None:
-    pytest.importorskip("vllm", reason="needs the cpu or gpu extra")
-    (tmp_path / "home").mkdir()
-    link_models(tmp_path / "home")
-    plan = planned(
-        *(MODEL, "1x1xcpu", "--isl", "64", "--osl", "32"),
-        *("--max-model-len", "512", "--max-replicas", "1"),
-    )
-    with bare_cluster(tmp_path / "home") as cluster:
-        service = Service(tmp_path, cluster, scripted=False)
-        service.install(plan)
-        assert service.settled(limit_s=420.0).startswith("RUNNING")
-        answer = httpx.post(
-            f"{service.url}/v1/chat/completions",
-            json={
-                "model": MODEL,
-                "messages": [{"role": "user", "content": "What is the capital of France?"}],
-                "max_tokens": 16,
-                "temperature": 0,
-            },
-            timeout=120.0,
-        )
-    assert answer.status_code == 200, answer.text
-    assert "Paris" in answer.json()["choices"][0]["message"]["content"]
