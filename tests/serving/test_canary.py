@@ -54,7 +54,7 @@ class Scene:
 
 
 async def settled() -> None:
-    await asyncio.sleep(0.02)
+    await asyncio.sleep(0.1)
 
 
 async def test_a_new_replica_takes_requests_after_its_first_canary() -> None:
