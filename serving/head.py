@@ -30,6 +30,7 @@ from ray import serve
 
 from cluster.errors import InputError, ShardwiseError, UnavailableError
 from cluster.model.plan import Plan, load_plan
+from cluster.ray_backend.auth import ray_token
 from cluster.ray_backend.capacity import check_capacity
 from serving import app
 from serving.control.scaler import DeploymentState, ServeScaler
@@ -111,7 +112,7 @@ class Head:
             app=APP,
             namespace=NAMESPACE,
             dashboard_url=f"http://{context.dashboard_url}",
-            token=_auth_token(),
+            token=ray_token(),
             log_path=str(self._instance.decisions_path.resolve()),
             weights_head=store_name(this_node()),
         )
@@ -194,7 +195,7 @@ class Head:
 
     def _scaler(self) -> ServeScaler:
         return ServeScaler(
-            dashboard_url=f"http://{self._progress.dashboard}", app=APP, token=_auth_token()
+            dashboard_url=f"http://{self._progress.dashboard}", app=APP, token=ray_token()
         )
 
     def _wait_until_ready(self) -> None:
@@ -349,15 +350,6 @@ def _attempt(step: Callable[[], object]) -> None:
 
 def _nodes() -> list[dict[str, float]]:
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
-
-
-def _auth_token() -> str | None:
-    """Ray's token for its own interfaces, which local clusters ask for since Ray 2.60."""
-    if "RAY_AUTH_TOKEN" in os.environ:
-        return os.environ["RAY_AUTH_TOKEN"]
-    default = Path.home() / ".ray" / "auth_token"
-    path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or default)
-    return path.read_text().strip() if path.is_file() else None
 
 
 def main() -> int:
