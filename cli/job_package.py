@@ -42,7 +42,7 @@ export PYTHONPATH="$here${{PYTHONPATH:+:$PYTHONPATH}}"
 for python in {python} python python3; do
     "$python" -c 'import ray' 2>/dev/null || continue
     "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \\
-        && exec "$python" -m cli.main "$@"
+        && exec "$python" -m cli.job_entry "$@"
     echo "error: $("$python" --version) of this cluster is older than 3.11, which Shardwise" \\
         "needs. Fix: use a Ray image with Python 3.11 or newer." >&2
     exit 2

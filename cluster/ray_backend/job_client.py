@@ -77,7 +77,7 @@ class JobClient:
     """
 
     def __init__(self, address: str) -> None:
-        self.address = address.rstrip("/")
+        self.address = address.strip().rstrip("/")
         token = ray_token()
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._check_version()
@@ -148,8 +148,13 @@ class JobClient:
         if job.node is None:  # it never ran
             return ()
         folder = LEFT.format(job=job.job_id)
-        answer = self._get("/api/v0/logs", node_id=job.node, glob=f"{folder}/**/*")
-        listed: Mapping[str, list[str]] = answer.json()["data"]["result"]
+        answer = self._get("/api/v0/logs", node_id=job.node, glob=f"{folder}/**/*").json()
+        if not answer["result"]:
+            raise UnavailableError(
+                f"{self.address} does not list what job {job.job_id} has left: "
+                f"{_last_line(str(answer['msg']))}"
+            )
+        listed: Mapping[str, list[str]] = answer["data"]["result"]
         names = [name for group in listed.values() for name in group if not name.endswith("/")]
         return tuple(sorted(name.removeprefix(f"{folder}/") for name in names))
 

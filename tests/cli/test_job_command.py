@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -250,6 +251,23 @@ def test_a_cluster_without_a_python_that_has_ray_is_told(place):
         )
     assert ran.returncode == 4
     assert "no python of this cluster's head node has Ray" in ran.stderr
+
+
+def test_a_cluster_without_our_packages_is_told(place):
+    package = place / "package"
+    pack(job("search", *SEARCH), {}, package)
+    (package / "typer.py").write_text("raise ImportError('no typer here')")
+    ran = subprocess.run(
+        [sys.executable, "-m", "cli.job_entry"],
+        cwd=package,
+        env={**os.environ, "PYTHONPATH": str(package)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 4
+    assert "cannot run Shardwise (no typer here)" in ran.stderr
+    assert "Traceback" not in ran.stderr
 
 
 def test_files_larger_than_ray_takes_are_refused_with_their_name(place, monkeypatch):
