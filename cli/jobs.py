@@ -42,7 +42,7 @@ def list_(address: AddressOption = None) -> None:
     """Print a row per job of Shardwise."""
     jobs = [job for job in connect(_needed(address)).jobs() if COMMAND in job.metadata]
     rows = table("", "job", "state", "exit", "started", "seconds", "command")
-    rows.columns[-1].justify = "left"
+    rows.columns[-1].justify, rows.columns[-1].no_wrap = "left", False
     for job in jobs:
         rows.add_row(
             job.job_id,

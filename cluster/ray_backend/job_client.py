@@ -15,6 +15,7 @@ Invariant: only errors of `cluster.errors` leave, and each says what to do.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -34,6 +35,9 @@ from cluster.errors import InputError, UnavailableError, UnknownNameError
 from cluster.ray_backend.auth import WHERE, ray_token
 
 LEFT = "job-driver-{job}"  # in the session's directory of logs; the log itself ends in `.log`
+# They tell on stderr what is uploaded, which is not what a user asked about.
+for _name in ("ray.dashboard.modules.dashboard_sdk", "ray._private.runtime_env.packaging"):
+    logging.getLogger(_name).setLevel(logging.WARNING)
 _ENDED = ("SUCCEEDED", "STOPPED", "FAILED")
 _ANSWER_S, _READ_S = 10.0, 600.0
 _RECONNECTS = 30  # in a row, a second apart, without a word of the job

@@ -140,11 +140,13 @@ def test_a_search_that_begins_anew_sends_no_checkpoint(place):
 
 def test_jobs_are_listed_and_those_of_others_are_not(place):
     with served(JobInterface()) as double:
-        double.job("shardwise-search-1", metadata={"shardwise": "search --model m"})
+        command = "search --model m" + " --start exact" * 20
+        double.job("shardwise-search-1", metadata={"shardwise": command})
         double.job("theirs")
         listed = run("jobs", "list", "--address", double.url)
-    assert "shardwise-search-1" in listed.output
-    assert "search --model m" in listed.output
+    (row,) = [line.split() for line in listed.output.splitlines() if "search-1" in line]
+    assert row[:2] == ["shardwise-search-1", "running"]
+    assert "search --model m" in " ".join(row)
     assert "theirs" not in listed.output
 
 
