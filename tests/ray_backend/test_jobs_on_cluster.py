@@ -53,7 +53,7 @@ class Client:
             capture_output=True,
             text=True,
             check=False,
-            timeout=300,
+            timeout=200,
         )
 
     @contextmanager

@@ -1,7 +1,8 @@
 """A cluster of two nodes on this machine whose interfaces ask for a token, in a process of its own.
 
-Nothing of this repository is on its path: what jobs run there has travelled with them. Its directory
-is its own, since Ray tells a job of the cluster that its directory names as the newest.
+Nothing of this repository is on its path: what jobs run there has travelled with them. Its Ray has
+a directory of its own that names it, as after `ray start`: jobs are told the address that stands
+there, or else that of any cluster on the machine.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tempfile import TemporaryDirectory
 TOKEN = "two-nodes-" + "7" * 32
 
 _NODES = """
+import pathlib
 import sys
 from ray.cluster_utils import Cluster
 dashboard, agent = map(int, sys.argv[1:3])
@@ -25,6 +27,7 @@ head["temp_dir"] = sys.argv[3]
 cluster = Cluster(
     initialize_head=True, head_node_args={**head, "dashboard_agent_listen_port": agent}
 )
+pathlib.Path(sys.argv[3], "ray_current_cluster").write_text(cluster.address)
 cluster.add_node(num_cpus=2)
 print("READY", flush=True)
 sys.stdin.read()
