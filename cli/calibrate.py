@@ -21,6 +21,7 @@ from typing import Annotated, TypeVar
 import typer
 from rich.console import Console
 
+from cli.address import AddressOption
 from cli.calibrate_live import LiveRequest, from_live
 from cli.calibrate_report import print_calibration
 from cli.calibrate_result import Calibrated
@@ -99,9 +100,7 @@ def command(
     local: Annotated[
         bool, typer.Option("--local", help="Measure this machine (the default).")
     ] = False,
-    address: Annotated[
-        str | None, typer.Option(help="Measure the nodes of this running Ray cluster.")
-    ] = None,
+    address: AddressOption = None,
     budget: Annotated[str, typer.Option(help="Time to measure for.")] = "60s",
     device: Annotated[
         str | None, typer.Option(help="Catalogue name of the device. --measure recognises it.")

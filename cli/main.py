@@ -17,6 +17,7 @@ from cli import (
     dashboards,
     down,
     export,
+    jobs,
     key,
     plan,
     replan,
@@ -29,6 +30,7 @@ from cli import (
     validate,
 )
 from cli.console import fail
+from cli.job_option import MayBeJob
 from cluster.errors import ShardwiseError
 
 app = typer.Typer(
@@ -40,11 +42,13 @@ app = typer.Typer(
 )
 
 app.command("plan", help="Find the layout for a model, a cluster and an SLO.")(plan.command)
-app.command("search", help="Find the layout by learning, or by a method to compare with.")(
-    search.command
-)
+app.command(
+    "search", cls=MayBeJob, help="Find the layout by learning, or by a method to compare with."
+)(search.command)
 app.command("compare", help="Compare a model on several clusters.")(compare.command)
-app.command("simulate", help="Simulate plans under a trace of requests.")(simulate.command)
+app.command("simulate", cls=MayBeJob, help="Simulate plans under a trace of requests.")(
+    simulate.command
+)
 app.command("check", help="Explain what is wrong with a plan.")(check.command)
 app.command("export", help="Say a plan as vLLM, NIM, Triton or Ray configuration.")(export.command)
 app.command("setup", help="Make the bundled model ready to be served.")(setup.command)
@@ -57,7 +61,10 @@ app.command("replan", help="Move the running service to another layout.")(replan
 app.command("replay", help="Run a decision log again and compare.")(replay.command)
 app.add_typer(dashboards.app, name="dashboards")
 app.command("validate", help="Compare predictions with measured runs.")(validate.command)
-app.command("calibrate", help="Fit the cost model to measurements.")(calibrate.command)
+app.command("calibrate", cls=MayBeJob, help="Fit the cost model to measurements.")(
+    calibrate.command
+)
+app.add_typer(jobs.app, name="jobs", help="Searches and others that run as jobs of a cluster.")
 
 
 def main() -> None:

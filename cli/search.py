@@ -18,6 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.address import AddressOption
 from cli.console import out, resolve_cluster
 from cli.files import check_writable, write_json, write_text
 from cli.question_options import (
@@ -32,7 +33,6 @@ from cli.question_options import (
 )
 from cli.search_document import Compared, document, exact_of, worth_comparing
 from cli.search_options import (
-    AddressOption,
     BudgetOption,
     CheckpointOption,
     ChunksOption,

@@ -56,12 +56,6 @@ SamplesOption = Annotated[int, typer.Option("--samples", min=1, help="ppo: strat
 CurriculumOption = Annotated[
     bool, typer.Option("--curriculum", help="ppo: tensor parallelism first, then experts, then pp.")
 ]
-AddressOption = Annotated[
-    str | None,
-    typer.Option(
-        "--address", help="Ray cluster to search on, e.g. `auto` in a job. Default: here."
-    ),
-]
 RunnersOption = Annotated[
     int | None,
     typer.Option(

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import typer
 
+from cli.address import AddressOption
 from cli.console import duration_s, out
 from cli.files import write_json
 from cli.question_options import TpotOption, TtftOption
@@ -24,7 +25,6 @@ from cli.simulate_inputs import Bounds, Case, Question, cases
 from cli.simulate_json import Json, document, failed_json, run_json, summary_json
 from cli.simulate_many import print_comparison, run_cases
 from cli.simulate_options import (
-    AddressOption,
     AutoscaleOption,
     BatchShareOption,
     BatchWaitOption,

@@ -150,10 +150,6 @@ DecisionsOption = Annotated[
 RequestsOption = Annotated[
     Path | None, typer.Option("--requests", help="CSV file with a line per finished request.")
 ]
-AddressOption = Annotated[
-    str | None,
-    typer.Option("--address", help="Ray cluster for several plans. Default: on this machine."),
-]
 
 
 _APART = (
@@ -189,7 +185,7 @@ def check_together(given: Mapping[str, object]) -> None:
     if "address" in said and not several:
         raise InputError(
             "--address is where several plans are simulated; one is simulated here. Fix: leave "
-            "it out."
+            "it out, or pass http://HEAD:8265 to simulate it in a job."
         )
 
 

@@ -18,6 +18,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from cli.address import is_job_interface
 from cli.console import out
 from cluster.errors import InputError, ShardwiseError, UnavailableError
 from cluster.model.plan import Plan, load_plan
@@ -51,6 +52,11 @@ def command(
     ] = False,
 ) -> None:
     """Serve the plan."""
+    if is_job_interface(address):
+        raise InputError(
+            f"--address {address} is a dashboard, and a service is no job. Fix: pass the address "
+            "of the Ray cluster itself, e.g. HEAD:6379, or `auto` on one of its nodes."
+        )
     loaded = load_plan(plan)
     settings = load_serve_config(config)
     # Numbers that cannot work are said now, not in a minute.
@@ -72,6 +78,12 @@ def command(
     if address is None:
         _check_devices(loaded)
         _check_port(settings)
+    if settings.open_to_all:
+        console.print(
+            f"warning: whoever reaches {settings.http.host}:{settings.http.port} may ask anything, "
+            "since there is no access.keys_file (docs/security.md)",
+            markup=False,
+        )
     for pool in loaded.pools:
         bounds = pool.replicas
         console.print(

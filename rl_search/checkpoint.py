@@ -24,6 +24,7 @@ from rl_search.evaluator import Judged
 from rl_search.space import ActionSpace
 
 _QUESTION, _STATE = "question.json", "state.npz"
+FILES = (_QUESTION, _STATE)
 Question = Mapping[str, object]
 
 

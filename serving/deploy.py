@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from ray import serve
 
 from cluster.model.plan import Plan
+from cluster.ray_backend.auth import ray_token
 from serving.app import Deployment, build, start_controller, start_weight_store
 from serving.layout.pool_app import PoolApps
 from serving.settings.config import ServeConfig
@@ -33,7 +33,7 @@ def deployment_of(
         app=APP,
         namespace=NAMESPACE,
         dashboard_url=dashboard_url,
-        token=auth_token(),
+        token=ray_token(),
         log_path=str(log_path.resolve()),
         weights_head=store_name(this_node()),
     )
@@ -44,12 +44,3 @@ def begin(deployment: Deployment) -> serve.Application:
     start_controller(deployment, PoolApps(deployment=deployment))
     start_weight_store(deployment)
     return build(deployment)
-
-
-def auth_token() -> str | None:
-    """Ray's token for its own interfaces, which local clusters ask for since Ray 2.60."""
-    if "RAY_AUTH_TOKEN" in os.environ:
-        return os.environ["RAY_AUTH_TOKEN"]
-    default = Path.home() / ".ray" / "auth_token"
-    path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or default)
-    return path.read_text().strip() if path.is_file() else None

@@ -30,10 +30,11 @@ from ray import serve
 
 from cluster.errors import InputError, ShardwiseError, UnavailableError
 from cluster.model.plan import Plan, load_plan
+from cluster.ray_backend.auth import ray_token
 from cluster.ray_backend.capacity import check_capacity
 from serving import app
 from serving.control.scaler import DeploymentState, ServeScaler
-from serving.deploy import APP, NAMESPACE, auth_token, begin, deployment_of
+from serving.deploy import APP, NAMESPACE, begin, deployment_of
 from serving.diagnosis import failure, waiting_for
 from serving.instance import Instance, Progress
 from serving.keeper.ray_cluster import end_keepers
@@ -186,7 +187,7 @@ class Head:
 
     def _scaler(self) -> ServeScaler:
         return ServeScaler(
-            dashboard_url=f"http://{self._progress.dashboard}", app=APP, token=auth_token()
+            dashboard_url=f"http://{self._progress.dashboard}", app=APP, token=ray_token()
         )
 
     def _wait_until_ready(self) -> None:

@@ -39,6 +39,7 @@ from cluster.calibration.microbench import Sizes, measure_node
 from cluster.calibration.peer_bench import path_inside
 from cluster.calibration.points import CollectivePoint, LinkPath, Measurements
 from cluster.errors import UnavailableError
+from cluster.ray_backend.rendezvous import meeting_at
 
 _START_S = 180.0  # a worker process starts, torch is imported, CUDA comes up
 _NODE_LABEL = "ray.io/node-id"
@@ -165,7 +166,9 @@ def measure_collectives(
             )
         actors = [_rank(group, index, device=device) for index in range(len(node_of))]
         where = [nodes[number] for number in node_of]
-        meeting = _gather([actors[0].meeting.remote()], where[:1], seconds=0.0, what="rank")[0]
+        meeting = _gather(
+            [actors[0].meeting.remote(len(actors))], where[:1], seconds=0.0, what="rank"
+        )[0]
         running = [actor.run.remote(rank, schedule, meeting) for rank, actor in enumerate(actors)]
         answers = _gather(running, where, seconds=budget_s, what="collective benchmark")
         return tuple(answers[0])
@@ -178,12 +181,10 @@ def measure_collectives(
 class RankActor:
     """One rank of a process group."""
 
-    def meeting(self) -> str:
-        """Where ranks meet: this node's address and a port that is free there."""
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            port = probe.getsockname()[1]
-        return f"tcp://{ray.util.get_node_ip_address()}:{port}"
+    def meeting(self, world: int) -> str:
+        """Where `world` ranks meet: at this one, on its node's address."""
+        meeting, self._store = meeting_at(ray.util.get_node_ip_address(), world=world)
+        return meeting
 
     def run(self, rank: int, schedule: Schedule, meeting: str) -> tuple[CollectivePoint, ...]:
         """See `run_rank`."""

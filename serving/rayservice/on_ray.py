@@ -15,9 +15,10 @@ from ray._private.services import get_webui_url_from_internal_kv
 
 from cluster.errors import UnavailableError
 from cluster.model.plan import Plan
+from cluster.ray_backend.auth import ray_token
 from serving.app import CONTROLLER
 from serving.control.scaler import ServeScaler
-from serving.deploy import APP, NAMESPACE, auth_token, begin, deployment_of
+from serving.deploy import APP, NAMESPACE, begin, deployment_of
 from serving.diagnosis import failure
 from serving.engine.replica import EngineReplica
 from serving.instance import Instance
@@ -97,7 +98,7 @@ class RayClusterService:
         status = await asyncio.to_thread(_application_status)
         if status != _NEVER_SERVED:
             return ""
-        scaler = ServeScaler(dashboard_url=_dashboard_url(), app=APP, token=auth_token())
+        scaler = ServeScaler(dashboard_url=_dashboard_url(), app=APP, token=ray_token())
         try:
             return failure(await scaler.states(), logs=None) or "Serve does not say why"
         except UnavailableError as error:

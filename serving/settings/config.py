@@ -181,6 +181,13 @@ class ServeConfig(Section):
     weights: WeightsSection = WeightsSection()
     steering: SteeringSection = SteeringSection()
 
+    @property
+    def open_to_all(self) -> bool:
+        """Whether callers of other machines may ask without a key."""
+        host = self.http.host
+        here = host in ("localhost", "::1") or host.startswith("127.")
+        return not here and self.access.keys_file is None
+
 
 def load_serve_config(path: Path | None) -> ServeConfig:
     """Read a configuration file; None gives the defaults. Raises ConfigError."""

@@ -154,6 +154,11 @@ def test_a_port_in_use(home: Path, plan: Path, tmp_path: Path) -> None:
         )
 
 
+def test_a_dashboard_is_no_cluster_to_serve_on(home: Path, plan: Path) -> None:
+    said = refused(home, str(plan), "--address", "http://head:8265")
+    assert "http://head:8265 is a dashboard, and a service is no job" in said
+
+
 @pytest.mark.parametrize("command", ["status", "chat"])
 def test_nothing_is_running(home: Path, command: str) -> None:
     result = shardwise(home, command)

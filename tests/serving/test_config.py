@@ -181,3 +181,17 @@ def test_the_example_holds_every_setting_with_its_default() -> None:
     example = Path(__file__).parents[2] / "docs" / "examples" / "serve.yaml"
     written_out = yaml.safe_load(example.read_text(encoding="utf-8"))
     assert written_out == ServeConfig().model_dump(mode="json")
+
+
+@pytest.mark.parametrize(
+    ("sections", "open_to_all"),
+    [
+        ({}, False),
+        ({"http": {"host": "localhost"}}, False),
+        ({"http": {"host": "0.0.0.0"}}, True),
+        ({"http": {"host": "10.0.0.7"}}, True),
+        ({"http": {"host": "::"}, "access": {"keys_file": "/etc/keys.yaml"}}, False),
+    ],
+)
+def test_a_service_for_others_without_keys_is_known_as_open(sections, open_to_all) -> None:
+    assert ServeConfig.model_validate(sections).open_to_all is open_to_all
