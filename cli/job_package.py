@@ -20,7 +20,7 @@ from cli.job_command import KEPT, JobCommand
 from cluster.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("cluster", "rl_search", "autoscaler", "serving", "cli")
+PACKAGES = ("cluster", "rl_search", "autoscaler", "serving", "dashboards", "cli")
 SCRIPT = "shardwise.sh"
 MOST_BYTES = 400 * 2**20  # Ray takes packages below 500 MiB
 
