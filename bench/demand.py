@@ -32,6 +32,10 @@ from itertools import cycle, islice
 from pathlib import Path
 
 from autoscaler.delivery_params import DeliveryParams
+from autoscaler.forecast import LAST_VALUE
+from autoscaler.forecast_params import ForecastParams
+from autoscaler.headroom import SHARE
+from autoscaler.headroom_params import HeadroomParams
 from autoscaler.params import ControllerParams
 from autoscaler.simulated import Steered
 from cluster.costmodel.estimate import estimate
@@ -246,6 +250,9 @@ def controlling(
     return replace(
         made,
         scaling=replace(made.scaling, policy=counting.policy),
+        # The slack is `target`, and nothing but the counting differs.
+        forecast=ForecastParams(method=LAST_VALUE),
+        headroom=HeadroomParams(method=SHARE),
         delivery=counting.delivery,
     )
 

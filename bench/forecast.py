@@ -28,6 +28,8 @@ from types import MappingProxyType
 from autoscaler import forecast
 from autoscaler.forecast_params import ForecastParams
 from autoscaler.forecaster import Coefficients, Forecaster
+from autoscaler.headroom import SHARE
+from autoscaler.headroom_params import HeadroomParams
 from autoscaler.history import History
 from autoscaler.params import ControllerParams, PoolParams, ScalingParams, TierParams
 from autoscaler.virtual import Sample, Scenario, run
@@ -95,6 +97,7 @@ def play(traffic: Traffic, *, method: str, cold_start_s: float, delivered: float
             ),
         ),
         scaling=ScalingParams(down_delay_s=60.0),
+        headroom=HeadroomParams(method=SHARE),  # the same slack for every forecaster
         tiers=never,
         forecast=ForecastParams(
             method=method,
