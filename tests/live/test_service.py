@@ -19,6 +19,7 @@ import pytest
 
 from serving.instance import Instance
 from tests.live.instance import LiveInstance, until
+from tests.live.listening import beyond_loopback
 from tests.live.load import Load, Outcome
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
@@ -178,17 +179,7 @@ def test_what_replicas_tell_of_their_engines_is_what_vllm_counts(live: LiveInsta
 
 
 def test_nothing_listens_beyond_loopback(live: LiveInstance) -> None:
-    head = psutil.Process(int((live.home / "instance" / "head.pid").read_text()))
-    ours = {process.pid for process in [head, *head.children(recursive=True)]}
-    open_to_all = {
-        (process.pid, connection.laddr)
-        for process in psutil.process_iter()
-        if process.pid in ours
-        for connection in process.net_connections("tcp")
-        if connection.status == psutil.CONN_LISTEN
-        and connection.laddr.ip.removeprefix("::ffff:") != "127.0.0.1"
-    }
-    assert not open_to_all
+    assert beyond_loopback(live) == []
 
 
 def test_surge_scales_then_degrades_then_all_comes_back(live: LiveInstance) -> None:

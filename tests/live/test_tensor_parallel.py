@@ -16,6 +16,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.live.instance import LiveInstance, until
+from tests.live.listening import beyond_loopback, row_of, sockets_of
 from tests.live.tiny_instance import tiny_instance
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
@@ -47,6 +48,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     assert made.returncode == 0, made.stderr
     with tiny_instance(folder, steering={}, keys_file=keys) as instance:
         yield Served(instance=instance, key=made.stdout.split()[-1])
+
+
+def test_ranks_and_where_they_meet_are_on_the_security_page_and_on_loopback(
+    served: Served,
+) -> None:
+    assert [each for each in sockets_of(served.instance) if row_of(each) is None] == []
+    assert beyond_loopback(served.instance) == []
 
 
 def test_tensor_parallel_ranks_share_a_placement_group(served: Served) -> None:
