@@ -9,6 +9,7 @@ Invariant: the chart in `helm/shardwise` renders the same Serve configuration (t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from textwrap import indent
 from typing import Any
 
 import yaml
@@ -45,10 +46,14 @@ def serve_text(plan: Plan, config: Mapping[str, Any]) -> str:
 
 
 def helm_text(plan: Plan, config: Mapping[str, Any]) -> str:
-    """Values for the chart: the plan, from which it builds its worker groups, and the settings."""
+    """Values for the chart: the plan, from which it builds its worker groups, and the settings.
+
+    The plan is a text, as `--set-file plan=plan.json` gives it: Helm warns where a table takes the
+    place of the text that is the chart's own value.
+    """
     _check(plan)
-    values = {"plan": plan.model_dump(mode="json"), "config": dict(config)}
-    return yaml.safe_dump(values, sort_keys=False)
+    settings = yaml.safe_dump({"config": dict(config)}, sort_keys=False)
+    return f"plan: |\n{indent(plan.dumps(), '  ')}\n{settings}"
 
 
 def _check(plan: Plan) -> None:

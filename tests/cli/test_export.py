@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from cli.export import command
 from cluster.errors import UnknownNameError
 from cluster.export import CONFIGURED, FORMATS, export
-from cluster.model.plan import Plan, parse_plan
+from cluster.model.plan import parse_plan
 from serving.rayservice.wanted import read_wanted
 
 PLAN = """{
@@ -191,7 +191,7 @@ def test_ray_serve_takes_the_configuration_and_its_application_the_arguments():
 
 def test_helm_values_hold_the_plan():
     values = yaml.safe_load(texts("helm")["values.yaml"])
-    assert Plan.model_validate(values["plan"]) == parse_plan(SERVED, source="plan")
+    assert parse_plan(values["plan"], source="values.yaml") == parse_plan(SERVED, source="plan")
 
 
 def test_a_serving_configuration_is_checked_and_written_as_it_was_given(tmp_path):
