@@ -153,7 +153,7 @@ def _runs(path: Path) -> list[dict[str, object]]:
 
 def test_the_nodes_of_the_cluster_are_measured_by_a_job(client):
     measured = client.run(
-        *("calibrate", "--measure", "--budget", "2s", "--out", "mine.yaml"), job=True
+        *("calibrate", "--measure", "--budget", "20s", "--out", "mine.yaml"), job=True
     )
     assert measured.returncode == 0, measured.stdout + measured.stderr
     assert "microbenchmarks" in (client.folder / "mine.yaml").read_text()
