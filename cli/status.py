@@ -67,30 +67,8 @@ def _show(status: dict[str, Any], progress: Progress, *, console: Console, as_js
     for pool in status["pools"]:
         if pool["trouble"]:
             console.print(f"{pool['pool']:11} {pool['trouble']}", markup=False)
-    pools = table(
-        "pools",
-        *("pool", "layout", "desired", "target", "ready", "pending", "bounds", "queued"),
-        *("oldest wait s", "in flight tok", "arriving tok/s", "keeps busy", "forecast"),
-        *("by", "measured/planned"),
-    )
     replan = status["replan"]
-    for pool in status["pools"]:
-        load = pool["load"] or {}
-        pools.add_row(
-            pool["pool"],
-            replan["layouts"][pool["pool"]] if replan else "",
-            *(_text(pool[name]) for name in ("desired", "target", "ready", "pending")),
-            f"{pool['minimum']}-{pool['maximum']}",
-            _text(load.get("queued_requests")),
-            _text(load.get("oldest_wait_s")),
-            _text(load.get("in_flight_tokens")),
-            _text(load.get("arrival_tokens_per_s")),
-            _text(load.get("arrival_work"), places=2),
-            _text(pool["forecast"], places=2),
-            pool["forecaster"] or "-",
-            _text(pool["delivered"], places=2),
-        )
-    console.print(pools)
+    _show_pools(status, console=console)
     for line in status_lines(replan, now_s=status["now_s"]) if replan else ():
         console.print(line, markup=False)
     replicas = table(
@@ -125,6 +103,41 @@ def _show(status: dict[str, Any], progress: Progress, *, console: Console, as_js
     if not status["decisions"]:
         console.print("  none yet")
     console.print(f"log         {status['log']}", markup=False)
+
+
+def _show_pools(status: dict[str, Any], *, console: Console) -> None:
+    pools = table(
+        "pools",
+        *("pool", "layout", "desired", "target", "ready", "pending", "bounds"),
+        "measured/planned",
+    )
+    loads = table(
+        "load",
+        *("pool", "queued", "oldest wait s", "in flight tok", "arriving tok/s", "keeps busy"),
+        *("forecast", "by"),
+    )
+    replan = status["replan"]
+    for pool in status["pools"]:
+        load = pool["load"] or {}
+        pools.add_row(
+            pool["pool"],
+            replan["layouts"][pool["pool"]] if replan else "",
+            *(_text(pool[name]) for name in ("desired", "target", "ready", "pending")),
+            f"{pool['minimum']}-{pool['maximum']}",
+            _text(pool["delivered"], places=2),
+        )
+        loads.add_row(
+            pool["pool"],
+            _text(load.get("queued_requests")),
+            _text(load.get("oldest_wait_s")),
+            _text(load.get("in_flight_tokens")),
+            _text(load.get("arrival_tokens_per_s")),
+            _text(load.get("arrival_work"), places=2),
+            _text(pool["forecast"], places=2),
+            pool["forecaster"] or "-",
+        )
+    console.print(pools)
+    console.print(loads)
 
 
 def _gib(amount: float | None) -> str:
