@@ -79,10 +79,19 @@ def remember(
     )
 
 
+def values_since(points: Points, since_s: float) -> list[float]:
+    """Values of the points from `since_s` on, oldest first."""
+    return [value for _, value in points[bisect_left(points, since_s, key=_time_s) :]]
+
+
+def _time_s(point: tuple[float, float]) -> float:
+    return point[0]
+
+
 def mean_between(points: Points, from_s: float, to_s: float) -> float | None:
     """Mean of the points in (from_s, to_s], None if there is none."""
-    first = bisect_right(points, from_s, key=lambda point: point[0])
-    last = bisect_right(points, to_s, key=lambda point: point[0])
+    first = bisect_right(points, from_s, key=_time_s)
+    last = bisect_right(points, to_s, key=_time_s)
     values = [value for _, value in points[first:last]]
     return sum(values) / len(values) if values else None
 

@@ -6,7 +6,7 @@ import math
 import statistics
 
 from autoscaler.forecaster import Coefficients
-from autoscaler.history import History
+from autoscaler.history import History, values_since
 
 HALF_LIFE_S = 30.0
 
@@ -33,9 +33,8 @@ def ewma(history: History, horizon_s: float, coefficients: Coefficients) -> floa
 
     After a half-life of silence it is 0: no pool shall be kept for the tail of a mean.
     """
-    since_s = history.newest_s - HALF_LIFE_S
-    silent = not any(value for time_s, value in history.points if time_s >= since_s)
-    return 0.0 if silent else smoothed(history)
+    heard = any(values_since(history.points, history.newest_s - HALF_LIFE_S))
+    return smoothed(history) if heard else 0.0
 
 
 def ewma_or_burst(history: History, horizon_s: float, coefficients: Coefficients) -> float:
@@ -46,8 +45,7 @@ def ewma_or_burst(history: History, horizon_s: float, coefficients: Coefficients
     estimated (median absolute deviation, Hampel 1974), so that earlier bursts do not hide the next.
     """
     mean = ewma(history, horizon_s, coefficients)
-    since_s = history.newest_s - _USUAL_S
-    usual = [value for time_s, value in history.points if time_s >= since_s]
+    usual = values_since(history.points, history.newest_s - _USUAL_S)
     middle = statistics.median(usual)
     deviation = _NORMAL * statistics.median(abs(value - middle) for value in usual)
     return history.newest if history.newest > mean + BURST * deviation else mean
