@@ -182,6 +182,7 @@ def test_a_version_that_is_too_old_is_named_with_the_limit(
 def test_versions_with_suffixes_are_read(grafana: FakeGrafana) -> None:
     grafana.version = "13.1.0-security-01"
     pushed(grafana)
+    assert grafana.dashboards.keys() == {dashboard.uid for dashboard in DASHBOARDS}
 
 
 def test_a_provisioned_dashboard_is_left_to_its_file(grafana: FakeGrafana) -> None:
