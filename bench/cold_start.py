@@ -107,7 +107,7 @@ def replica_start() -> tuple[float, StartParts]:
         controller="none",
         namespace="none",
         link_secret="bench",
-        weights=WeightsSpec(key=model_key(HEAVY), namespace="bench", head="none"),
+        weights=WeightsSpec(key=model_key(HEAVY), namespace="bench", arbiter="none"),
     )
     deployment = serve.deployment(
         EngineReplica,

@@ -214,7 +214,7 @@ class Machines:
         self._cluster.shutdown()
 
 
-def spec(source: Path, *, key: str, head: str) -> EngineSpec:
+def spec(source: Path, *, key: str) -> EngineSpec:
     """A replica's orders."""
     return EngineSpec(
         pool="main",
@@ -226,7 +226,7 @@ def spec(source: Path, *, key: str, head: str) -> EngineSpec:
         controller="none",
         namespace=NAMESPACE,
         link_secret="bench",
-        weights=WeightsSpec(key=key, namespace=NAMESPACE, head=head),
+        weights=WeightsSpec(key=key, namespace=NAMESPACE, arbiter="none"),
     )
 
 
@@ -274,9 +274,9 @@ def transfers(original: Path, folder: Path, *, size: int) -> dict[str, float]:
 
         def model(place: Path) -> tuple[EngineSpec, EngineSpec]:
             """Orders for a node that has it and for one that does not."""
-            key, head = model_key(str(place)), store_name(first)
+            key = model_key(str(place))
             sources = (place, folder / "not-here")
-            return tuple(spec(source, key=key, head=head) for source in sources)
+            return tuple(spec(source, key=key) for source in sources)
 
         # Stores are started and code is imported with a model of a few bytes.
         here, elsewhere = model(make_model(folder / "tiny", size=0))

@@ -44,8 +44,8 @@ _MAX_ONGOING = 4096
 class Deployment:
     """What is deployed, where. `sources`: model directory or hub id per pool.
 
-    `weights_head`: the weight store of the node that deploys. `link_secret`: what gateways and
-    engine replicas know, and nobody else. `engine`: what engine replicas are.
+    `link_secret`: what gateways and engine replicas know, and nobody else. `engine`: what engine
+    replicas are.
     """
 
     plan: Plan
@@ -56,7 +56,6 @@ class Deployment:
     dashboard_url: str
     token: str | None
     log_path: str
-    weights_head: str
     link_secret: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     engine: type[EngineReplica] = field(default_factory=lambda: EngineReplica)
 
@@ -217,7 +216,7 @@ def _engine_spec(
         weights=WeightsSpec(
             key=model_key(deployment.sources[pool.name]),
             namespace=deployment.namespace,
-            head=deployment.weights_head,
+            arbiter=CONTROLLER,
             cache_dir=_cache_dir(deployment.config),
         ),
     )

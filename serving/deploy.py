@@ -11,7 +11,6 @@ from cluster.ray_backend.auth import ray_token
 from serving.app import Deployment, build, start_controller, start_weight_store
 from serving.layout.pool_app import PoolApps
 from serving.settings.config import ServeConfig
-from serving.weights.cluster import store_name, this_node
 
 APP = "shardwise"
 NAMESPACE = "shardwise"
@@ -35,7 +34,6 @@ def deployment_of(
         dashboard_url=dashboard_url,
         token=ray_token(),
         log_path=str(log_path.resolve()),
-        weights_head=store_name(this_node()),
     )
 
 

@@ -37,6 +37,7 @@ from serving.layout.layout_steering import LayoutSteering
 from serving.layout.layouts import Layouts
 from serving.messages import Directive, GatewayReport, ReplicaReport
 from serving.telemetry.metric import Sample
+from serving.weights.claims import Claims
 
 RECENT_DECISIONS = 20
 _FIXED = {"error": "the layout of this service cannot be changed.", "exit_code": 2}
@@ -80,6 +81,7 @@ class ControllerActor:
         self._started_s = self._ticked_s = time.time()
         self._accounting = Accounting(started_s=self._started_s)
         self._node = node()
+        self._claims = Claims()
         self._state = ControllerState()
         self._last: StepResult | None = None
         self._last_snapshot: ClusterSnapshot | None = None
@@ -210,6 +212,10 @@ class ControllerActor:
     async def layout(self, known: int) -> dict[str, Any] | None:
         """See `LayoutSteering.layout`."""
         return None if self._layouts is None else self._layouts.layout(known)
+
+    async def claim(self, key: str, node: str) -> bool:
+        """Whether a node is the one that downloads a model; it asks again and again."""
+        return self._claims.claim(key, node, now_s=time.monotonic())
 
     async def configuration(self) -> str:
         """The serving configuration that all was brought up with, as JSON."""

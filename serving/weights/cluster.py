@@ -129,13 +129,13 @@ class RayPeers:
     async def claim(self, key: str) -> bool:
         """Whether this node is to download the model; yes if there is nobody who could say no."""
         try:
-            head = await asyncio.to_thread(
-                ray.get_actor, self._spec.head, namespace=self._spec.namespace
+            arbiter = await asyncio.to_thread(
+                ray.get_actor, self._spec.arbiter, namespace=self._spec.namespace
             )
             async with asyncio.timeout(_OFFER_S):
-                return bool(await head.claim.remote(key, self._own))
+                return bool(await arbiter.claim.remote(key, self._own))
         except Exception as error:
-            logger.warning("the head's weight store does not answer: %r", error)
+            logger.warning("%s does not say who downloads: %r", self._spec.arbiter, error)
             return True
 
     async def _offer(self, store: Any, key: str) -> Offer | None:

@@ -11,14 +11,15 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]+")
 
 @dataclass(frozen=True, kw_only=True)
 class WeightsSpec:
-    """Of one pool. `key`: the model's name among stores and in caches; `head`: the head's store.
+    """Of one pool. `key`: the model's name among stores and in caches.
 
+    `arbiter`: the actor that says which node downloads a model that none has (`Claims`).
     `cache_dir`: where a node keeps what it fetches; None: its default.
     """
 
     key: str
     namespace: str
-    head: str
+    arbiter: str
     cache_dir: str | None = None
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from serving.weights.cache import ModelCache, default_cache, file_digest
 from serving.weights.choice import READERS, Offer
-from serving.weights.claims import Claims
 from serving.weights.door import Address, Door, Read
 from serving.weights.manifest import Manifest, scan
 from serving.weights.peers import BusyError, NotHeldError
@@ -35,7 +34,6 @@ class WeightStore:
         self._readers_lock = threading.Lock()
         self._door = Door(host, self._find)
         self._digests: dict[tuple[str, str, str], asyncio.Task[str]] = {}
-        self._claims = Claims()
 
     def close(self) -> None:
         """Let nobody read any more."""
@@ -45,10 +43,6 @@ class WeightStore:
     async def hold(self, key: str, place: str | None) -> None:
         """A replica of this node has the model in a directory, or in the cache."""
         self._places[key] = _path(place)
-
-    async def claim(self, key: str, node: str) -> bool:
-        """Whether this node is the one that downloads the model; to be asked again and again."""
-        return self._claims.claim(key, node, now_s=time.monotonic())
 
     async def offer(self, key: str) -> Offer | None:
         """What there is of the model, None if nothing."""

@@ -98,7 +98,6 @@ def deployments(wanted: Wanted) -> dict[str, dict[str, Any]]:
         dashboard_url="http://head:8265",
         token=None,
         log_path="decisions.jsonl",
-        weights_head="store",
         link_secret="secret",
     )
     built = build_app(build(deployment), name=APP)

@@ -87,12 +87,11 @@ async def answer(report: ReplicaReport, *, secret: str) -> Any:
 
 
 def test_a_replica_on_a_new_node_answers_from_fetched_weights(new_node_home: Path) -> None:
-    from serving.weights.cluster import start_store, store_name
+    from serving.weights.cluster import start_store
 
     original = bundled_path(HEAVY)
     key = model_key(str(original))
     start_store({key: str(original)}, namespace=NAMESPACE, cache_dir=None)
-    head = store_name(ray.get_runtime_context().get_node_id())
     spec = EngineSpec(
         pool="main",
         model_name="m",
@@ -103,7 +102,7 @@ def test_a_replica_on_a_new_node_answers_from_fetched_weights(new_node_home: Pat
         controller="none",
         namespace=NAMESPACE,
         link_secret="weights",
-        weights=WeightsSpec(key=key, namespace=NAMESPACE, head=head),
+        weights=WeightsSpec(key=key, namespace=NAMESPACE, arbiter="none"),
     )
     report = deployed(spec)
     (copy,) = [path for path in (new_node_home / "weights" / key).iterdir() if path.is_dir()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ import numpy as np
 from serving.weights import receive
 from serving.weights.cache import ModelCache
 from serving.weights.choice import Offer
+from serving.weights.claims import Claims
 from serving.weights.door import Read
 from serving.weights.fetch import fetch
 from serving.weights.manifest import Manifest
@@ -31,6 +33,7 @@ class Nodes:
 
     root: Path
     stores: dict[str, WeightStore] = field(default_factory=dict)
+    claims: Claims = field(default_factory=Claims)
     read: dict[str, int] = field(default_factory=dict)  # bytes given, by node
     fault: Fault = lambda peer, name, offset, chunk: chunk
     pause: Callable[[], Awaitable[None]] = field(default=lambda: asyncio.sleep(0))
@@ -109,8 +112,7 @@ class OthersOf:
             await self.nodes.stores[peer].done(key, name, self.node)
 
     async def claim(self, key: str) -> bool:
-        first = min(self.nodes.stores)
-        return await self.nodes.stores[first].claim(key, self.node)
+        return self.nodes.claims.claim(key, self.node, now_s=time.monotonic())
 
 
 @contextmanager

@@ -88,7 +88,6 @@ class Machines:
 
     def spec(self, source: str, key: str) -> EngineSpec:
         """A replica's orders, in whose words the model is at `source`."""
-        head = store_name(next(iter(self.nodes.values())).node_id)
         return EngineSpec(
             pool="main",
             model_name="m",
@@ -99,7 +98,7 @@ class Machines:
             controller="none",
             namespace=NAMESPACE,
             link_secret="",
-            weights=WeightsSpec(key=key, namespace=NAMESPACE, head=head),
+            weights=WeightsSpec(key=key, namespace=NAMESPACE, arbiter="none"),
         )
 
 
