@@ -46,9 +46,17 @@ ray.shutdown()
 
 @dataclass(frozen=True)
 class BareCluster:
-    """A running cluster, by its dashboard."""
+    """A running cluster, by its dashboard. `token`: that it asks for."""
 
     dashboard: str
+    token: str
+
+    def listens(self) -> bool:
+        """Whether Serve can be given something."""
+        try:
+            return self._request("GET").is_success
+        except httpx.HTTPError:
+            return False
 
     def put(self, serve_config: Mapping[str, Any]) -> None:
         """As KubeRay does with a RayService's configuration."""
@@ -65,10 +73,16 @@ class BareCluster:
         """Applications that KubeRay sees: those that came by this interface."""
         return set(self._request("GET", params={"api_type": "declarative"}).json()["applications"])
 
-    def _request(self, method: str, **arguments: Any) -> httpx.Response:
-        token = Path.home() / ".ray" / "auth_token"
-        headers = {"Authorization": f"Bearer {token.read_text().strip()}"}
-        url = f"http://{self.dashboard}/api/serve/applications/"
+    def nodes(self) -> int:
+        """How many Ray takes to be alive."""
+        found = self._request("GET", "/api/v0/nodes").json()["data"]["result"]["result"]
+        return sum(node["state"] == "ALIVE" for node in found)
+
+    def _request(
+        self, method: str, path: str = "/api/serve/applications/", **arguments: Any
+    ) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {self.token}"}
+        url = f"http://{self.dashboard}{path}"
         return httpx.request(method, url, headers=headers, timeout=60.0, **arguments)
 
 
@@ -101,7 +115,8 @@ def bare_cluster(home: Path) -> Iterator[BareCluster]:
         assert cluster.stdout is not None
         try:
             line = next(text for text in cluster.stdout if text.startswith("DASHBOARD"))
-            yield BareCluster(line.split()[1])
+            token = (Path.home() / ".ray" / "auth_token").read_text().strip()
+            yield BareCluster(line.split()[1], token)
         finally:
             cluster.send_signal(signal.SIGINT)
             cluster.wait(timeout=120)

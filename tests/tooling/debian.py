@@ -2,9 +2,10 @@
 
     tool("promtool")  ->  Path("/usr/bin/promtool")
 
-A package is downloaded by `apt-get` and unpacked by `dpkg-deb` into the user's cache, once. Lists
+Packages are downloaded by `apt-get` and unpacked by `dpkg-deb` into the user's cache, once. Lists
 of packages are the system's if it has any (a clean container has none), else lists of its own
-beside the cache. Libraries that a program wants are not resolved: name only what runs by itself.
+beside the cache. What a program depends on is not resolved: name its libraries' packages beside it,
+but for those that every Debian has, and start it with `libraries(name)` in its environment.
 """
 
 from __future__ import annotations
@@ -13,10 +14,15 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
-# The program, and the Debian package that has it.
-PACKAGES = {"prometheus": "prometheus", "promtool": "prometheus"}
+# The program, and the packages that have it and its libraries; their folder has the first's name.
+PACKAGES = {
+    "prometheus": ("prometheus",),
+    "promtool": ("prometheus",),
+    "redis-server": ("redis-server", "redis-tools", "libjemalloc2", "liblzf1", "libatomic1"),
+}
 _LIMIT_S = 300.0
 
 
@@ -25,25 +31,31 @@ class ToolMissingError(RuntimeError):
 
 
 def tool(name: str) -> Path:
-    """The program's path; fetches its package where the machine does not have it.
+    """The program's path; fetches its packages where the machine does not have it.
 
     Raises ToolMissingError, KeyError for a program that is in no line of `PACKAGES`.
     """
-    package = PACKAGES[name]
     found = shutil.which(name)
     if found is not None:
         return Path(found)
-    folder = cache() / package
+    packages = PACKAGES[name]
+    folder = _folder(name)
     if not folder.exists():
-        _fetch(package, folder)
+        _fetch(packages, folder)
     for part in ("usr/bin", "usr/sbin", "bin", "sbin"):
         program = folder / part / name
         if program.exists():
             return program
     raise ToolMissingError(
-        f"Debian's package '{package}' in {folder} has no program '{name}'. Fix: remove that "
+        f"Debian's package '{packages[0]}' in {folder} has no program '{name}'. Fix: remove that "
         f"folder and try again, or install '{name}' so that it is on the PATH."
     )
+
+
+def libraries(name: str) -> dict[str, str]:
+    """What its environment must say for it to find its libraries; nothing for the machine's own."""
+    found = sorted({str(library.parent) for library in _folder(name).rglob("*.so*")})
+    return {} if shutil.which(name) or not found else {"LD_LIBRARY_PATH": os.pathsep.join(found)}
 
 
 def cache() -> Path:
@@ -52,20 +64,26 @@ def cache() -> Path:
     return Path(home) / "shardwise" / "tools"
 
 
-def _fetch(package: str, folder: Path) -> None:
+def _folder(name: str) -> Path:
+    return cache() / PACKAGES[name][0]
+
+
+def _fetch(packages: Sequence[str], folder: Path) -> None:
     """Download and unpack; what is there in the end is whole."""
     for program in ("apt-get", "dpkg-deb"):
         if shutil.which(program) is None:
             raise ToolMissingError(
-                f"tests need Debian's package '{package}', and this machine has no {program} to "
-                f"get it with. Fix: install '{package}' so that its programs are on the PATH."
+                f"tests need Debian's package '{packages[0]}', and this machine has no {program} "
+                f"to get it with. Fix: install '{packages[0]}' so that its programs are on the "
+                "PATH."
             )
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as directory:
         at = Path(directory)
-        archive = _download(package, at)
         unpacked = at / "unpacked"
-        _run(["dpkg-deb", "-x", str(archive), str(unpacked)], at=at, package=package)
+        for package in packages:
+            archive = _download(package, at)
+            _run(["dpkg-deb", "-x", str(archive), str(unpacked)], at=at, package=package)
         try:
             unpacked.rename(folder)
         except OSError:
@@ -75,7 +93,7 @@ def _fetch(package: str, folder: Path) -> None:
 
 def _download(package: str, at: Path) -> Path:
     lists = at / "lists"
-    (lists / "partial").mkdir(parents=True)
+    (lists / "partial").mkdir(parents=True, exist_ok=True)
     own = [f"-oDir::State::lists={lists}", f"-oDir::Cache={at}"]
     asked = ["apt-get", "-qq", "download", package]
     if subprocess.run(asked, cwd=at, capture_output=True, check=False, timeout=_LIMIT_S).returncode:

@@ -1,0 +1,84 @@
+"""Ray's head is lost and started anew from its Redis: what serves goes on, then steering does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.live.bare_cluster import BareCluster
+from tests.live.callers import under_load
+from tests.live.instance import link_models, until
+from tests.live.pods import Pod, Pods, pods
+from tests.live.rayservice import RayService, plan_of
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
+
+GATEWAYS = 2  # the chart's default
+AWAY_S = 15.0  # requests of 6 s and short ones begin and end meanwhile
+
+
+@dataclass
+class Served:
+    """A RayService on nodes of its own: a replica on each of two, no room for a third."""
+
+    pods: Pods
+    service: RayService
+    head: Pod
+    engines: list[Pod]
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    home = tmp_path / "home"
+    home.mkdir()
+    link_models(home)
+    with pods(home) as made:
+        head = made.start_head()
+        cluster = BareCluster(made.dashboard, made.token)
+        until(cluster.listens, limit_s=120, what="the head's dashboard listens")
+        for _ in range(GATEWAYS):
+            made.start_worker(cpus=0, resources='{"shardwise-gateway": 1}')
+        engines = [made.start_worker(cpus=1) for _ in range(2)]
+        service = RayService(tmp_path, cluster, scripted=True)
+        service.install(plan_of(1, replicas=2))
+        assert service.settled().startswith("RUNNING")
+        until(lambda: _ready(service) == 2, limit_s=60, what="both replicas are ready")
+        yield Served(made, service, head, engines)
+
+
+def test_without_a_head_answers_go_on_and_its_successor_steers(served: Served) -> None:
+    service = served.service
+    with under_load(service.url) as callers:
+        served.head.kill()
+        before = callers.answered
+        time.sleep(AWAY_S)
+        served.engines[0].kill()  # and nobody is there to replace it
+        time.sleep(AWAY_S)
+        print(f"{callers.answered - before} answers in {2 * AWAY_S:.0f} s without a head")
+        began_s = time.monotonic()
+        served.pods.start_head()
+        until(lambda: _ready(service) == 1, limit_s=180, what="the controller is back")
+        print(f"the controller is back {time.monotonic() - began_s:.0f} s after the head's start")
+        left = service.cluster.nodes()
+        for _ in range(2):
+            served.pods.start_worker(cpus=2)
+        took_s = until(lambda: _ready(service) == 2, limit_s=180, what="the replica is replaced")
+        print(f"the lost replica is replaced {took_s:.0f} s after its node's start")
+        until(lambda: service.cluster.nodes() == left + 2, limit_s=60, what="both nodes are there")
+        service.install(plan_of(2))
+        assert service.settled().startswith("RUNNING")
+        assert service.layout() == "TP2"
+
+
+def _ready(service: RayService) -> int | None:
+    """Replicas by the controller's word, None while there is none."""
+    try:
+        (pool,) = service.status()["pools"]
+    except (httpx.HTTPError, KeyError, ValueError):
+        return None
+    return pool["ready"]
