@@ -106,6 +106,7 @@ def _keeper_spec(deployment: Deployment) -> KeeperSpec:
         orphan_grace_s=keeper.orphan_grace_s,
         placement_timeout_s=keeper.placement_timeout_s,
         leave_s=keeper.leave_s,
+        node_timeout_s=keeper.node_timeout_s,
     )
 
 
