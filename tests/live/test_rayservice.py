@@ -2,79 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
 from cluster.rayservice_files import APPLICATION
-from tests.helm.chart import render
 from tests.helm.plans import planned
-from tests.live.bare_cluster import BareCluster, bare_cluster
+from tests.live.bare_cluster import bare_cluster
 from tests.live.callers import under_load
-from tests.live.instance import free_port, link_models, until
-from tests.live.scripted_instance import MODEL, SLOTS
+from tests.live.chart_service import OURS, Service, plan_of
+from tests.live.instance import link_models
+from tests.live.scripted_instance import MODEL
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
-
-OURS = "shardwise"
-STEERING = {"mode": "advisory", "replan": {"canary_s": 20.0}}
-
-
-class Service:
-    """A RayService without Kubernetes: its chart is rendered, its configuration is put."""
-
-    def __init__(self, folder: Path, cluster: BareCluster, *, scripted: bool) -> None:
-        self.folder, self.cluster = folder, cluster
-        self.port = free_port()
-        self._scripted = scripted
-        self._before = 0.0
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def install(self, plan: str, **config: Any) -> None:
-        """`helm install`, or `upgrade`, as far as Ray hears of it."""
-        values = {"gateway": {"port": self.port}, "config": {"steering": STEERING} | config}
-        made = render(self.folder, values, plan=plan).serve_config
-        if self._scripted:
-            made["applications"][0]["import_path"] = "tests.live.scripted_rayservice:application"
-        self._before = self._deployed_s()
-        self.cluster.put(made)
-
-    def settled(self, *, limit_s: float = 240.0) -> str:
-        """The status that Serve has come to, and its words: what KubeRay shows."""
-        final = ("RUNNING", "DEPLOY_FAILED", "UNHEALTHY")
-
-        def over() -> bool:
-            status = self.cluster.application(APPLICATION)["status"]
-            return self._deployed_s() > self._before and status in final
-
-        until(over, limit_s=limit_s, what="the application has settled")
-        found = self.cluster.application(APPLICATION)
-        told = [d.get("message", "") for d in found.get("deployments", {}).values()]
-        return " ".join([found["status"], found["message"], *told])
-
-    def _deployed_s(self) -> float:
-        return float(self.cluster.application(APPLICATION).get("last_deployed_time_s", 0.0))
-
-    def layout(self) -> str:
-        status = httpx.get(f"{self.url}/status", timeout=20.0).json()
-        return str(status["replan"]["layouts"]["main"])
-
-
-def plan_of(tp: int) -> str:
-    plan = json.loads(planned(MODEL, "1x4xcpu", "--isl", "512", "--osl", "512"))
-    (pool,) = plan["pools"]
-    pool["layout"] |= {"tp": tp, "moe_tp": tp, "pp": 1, "max_num_seqs": SLOTS * tp}
-    pool["engine_args"] |= {"tensor_parallel_size": tp, "max_num_seqs": SLOTS * tp}
-    pool["expected"] = None
-    pool["replicas"] = {"minimum": 1, "initial": 1, "maximum": 4 // tp}
-    return json.dumps(plan)
 
 
 def test_a_real_engine_answers_a_chat(tmp_path: Path) -> None:
