@@ -2,15 +2,18 @@
 
     next_round(position, goal) -> steps, nothing (arrived), or Blocked
 
-A round is (start, await, canary) of new replicas or (drain, stop) of old ones; after each the
-cluster is looked at again, since what a stop frees, and on which node, is Serve's choice. Surge
-first: as long as a node has room for a new replica, one is started, alone until the first has
-answered its canary. Only where there is no room do old ones make it, and only those that the floor
-can spare. `moves` unrolls the rounds with the best choice of nodes: what `replan --dry-run` shows.
+A round is (start, await, canary) of new replicas, (drain, stop) of old ones, or (ask) for nodes.
+After each the cluster is looked at again, since what a stop frees, and on which node, is Serve's
+choice, and what is asked for may not come. Surge first: as long as a node has room for a new
+replica, one is started, alone until the first has answered its canary. Where none has, nodes are
+asked for while some may come. Only where none does do old ones make room, and only those that the
+floor can spare. `moves` unrolls the rounds with the best choice of nodes, all of which come: what
+`replan --dry-run` shows.
 
 Invariants: what answers carries at least the floor after every step (or what it carried before, if
 that was less), unless `below_floor` allows one gap; no more devices are used than there are; it
 ends with `goal.replicas` new ones and no old one, or Blocked before a step that cannot be kept.
+An ask lowers `coming` by at least what was asked for, whatever came, so asking ends.
 The way back is the same function with the sides swapped.
 """
 
@@ -27,7 +30,8 @@ _ROUNDING = 1e-9
 class StepKind(StrEnum):
     """START: ask for replicas. AWAIT: until they report. CANARY: until each has answered.
 
-    DRAIN: they leave the routing table. STOP: until they have finished and are gone.
+    DRAIN: they leave the routing table. STOP: until they have finished and are gone. ASK: for nodes
+    with room for them, until those are up or it is clear that they do not come.
     """
 
     START = "start"
@@ -35,6 +39,7 @@ class StepKind(StrEnum):
     CANARY = "canary"
     DRAIN = "drain"
     STOP = "stop"
+    ASK = "ask"
 
 
 class Side(StrEnum):
@@ -75,9 +80,10 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Position:
-    """Where a move has come to."""
+    """Where a move has come to. `coming`: new replicas for which nodes may yet be asked for."""
 
     nodes: tuple[Node, ...]
+    coming: int = 0
 
     @property
     def old(self) -> int:
@@ -124,9 +130,12 @@ def next_round(position: Position, goal: Goal) -> Round | Blocked:
         )
     if position.new < goal.replicas:
         room = sum(node.free // goal.new.devices for node in position.nodes)
-        if not room:
-            return _make_room(position, goal)
-        return _start(1 if position.new == 0 else min(room, goal.replicas - position.new))
+        wanted = 1 if position.new == 0 else goal.replicas - position.new
+        if room:
+            return _start(min(room, wanted))
+        if position.coming > 0:
+            return _ask(min(position.coming, wanted))
+        return _make_room(position, goal)
     return _stop(position.old) if position.old else ()
 
 
@@ -166,6 +175,9 @@ def after(position: Position, steps: Round, goal: Goal) -> Position:
     """Where a whole round leads, on the nodes where it helps most."""
     nodes = list(position.nodes)
     first = steps[0]
+    if first.kind is StepKind.ASK:
+        nodes += [Node(free=goal.new.devices)] * first.replicas
+        return Position(nodes=tuple(nodes), coming=position.coming - first.replicas)
     for _ in range(first.replicas):
         if first.kind is StepKind.START:
             index = min(_with_room(nodes, goal), key=lambda i: nodes[i].free)
@@ -175,7 +187,7 @@ def after(position: Position, steps: Round, goal: Goal) -> Position:
             index = min(_with_old(nodes), key=lambda i: _missing(nodes[i], goal))
             node = nodes[index]
             nodes[index] = replace(node, free=node.free + goal.old.devices, old=node.old - 1)
-    return Position(nodes=tuple(nodes))
+    return replace(position, nodes=tuple(nodes))
 
 
 def _falls_short(goal: Goal) -> bool:
@@ -211,6 +223,10 @@ def _make_room(position: Position, goal: Goal) -> Round | Blocked:
 def _start(replicas: int) -> Round:
     kinds = (StepKind.START, StepKind.AWAIT, StepKind.CANARY)
     return tuple(Step(kind=kind, side=Side.NEW, replicas=replicas) for kind in kinds)
+
+
+def _ask(replicas: int) -> Round:
+    return (Step(kind=StepKind.ASK, side=Side.NEW, replicas=replicas),)
 
 
 def _stop(replicas: int) -> Round:

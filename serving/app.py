@@ -27,7 +27,7 @@ from serving.gateway import Gateway, GatewaySpec
 from serving.keeper.keepers import KeeperSpec
 from serving.keeper.mark import application_id
 from serving.keeper.vacant import HEAD
-from serving.layout.layouts import Apps, Layouts
+from serving.layout.layouts import Apps, Layouts, Nodes
 from serving.messages import EngineSpec, Warmup
 from serving.settings.config import HttpSection, ServeConfig, WarmupSection
 from serving.settings.steering_config import controller_params
@@ -60,10 +60,10 @@ class Deployment:
     engine: type[EngineReplica] = field(default_factory=lambda: EngineReplica)
 
 
-def start_controller(deployment: Deployment, apps: Apps) -> Any:
+def start_controller(deployment: Deployment, apps: Apps, nodes: Nodes) -> Any:
     """Start the controller actor; it outlives the process that deploys.
 
-    `apps`: with which it deploys other layouts.
+    `apps`: with which it deploys other layouts. `nodes`: with which it asks for room for them.
     """
     spec = ControllerSpec(
         params=controller_params(deployment.plan, deployment.config.steering),
@@ -77,6 +77,7 @@ def start_controller(deployment: Deployment, apps: Apps) -> Any:
             plan=with_sources(deployment.plan, deployment.sources),
             steering=deployment.config.steering,
             apps=apps,
+            nodes=nodes,
             link_secret=deployment.link_secret,
         ),
         half_life_s=deployment.config.steering.replan.half_life_s,
@@ -104,6 +105,7 @@ def _keeper_spec(deployment: Deployment) -> KeeperSpec:
         look_s=keeper.look_s,
         orphan_grace_s=keeper.orphan_grace_s,
         placement_timeout_s=keeper.placement_timeout_s,
+        node_timeout_s=keeper.node_timeout_s,
         leave_s=keeper.leave_s,
     )
 

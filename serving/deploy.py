@@ -9,6 +9,7 @@ from ray import serve
 from cluster.model.plan import Plan
 from cluster.ray_backend.auth import ray_token
 from serving.app import Deployment, build, start_controller, start_weight_store
+from serving.layout.node_requests import NodeRequests
 from serving.layout.pool_app import PoolApps
 from serving.settings.config import ServeConfig
 
@@ -39,6 +40,6 @@ def deployment_of(
 
 def begin(deployment: Deployment) -> serve.Application:
     """Start the controller and this node's weight store. Returns what is to be run as `APP`."""
-    start_controller(deployment, PoolApps(deployment=deployment))
+    start_controller(deployment, PoolApps(deployment=deployment), NodeRequests())
     start_weight_store(deployment)
     return build(deployment)

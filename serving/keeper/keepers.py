@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from cluster.ray_backend.node_supply import NO_SUPPLY, Refusals
 from cluster.ray_backend.unmet import NodeRoom, unmet
 from serving.keeper.account import Kept, NodeAccount, ReplicaUse, Roll, joined
 from serving.keeper.ray_cluster import Cluster, Rank, ReplicaGroup
@@ -30,8 +31,9 @@ class KeeperSpec:
     """What keeping needs. `application`: what our processes are marked with (`keeper.mark`).
 
     `look_s`: between two looks. `orphan_grace_s`: how long a replica must be gone before what is
-    left of it is ended. `placement_timeout_s`: how long Ray may take to place one. `leave_s`: how
-    long a node must have held no replica before it is left, None: never.
+    left of it is ended. `placement_timeout_s`: how long Ray may take to place one, and
+    `node_timeout_s` where its autoscaler may bring a node for it. `leave_s`: how long a node must
+    have held no replica before it is left, None: never.
     """
 
     application: str
@@ -40,6 +42,7 @@ class KeeperSpec:
     look_s: float = 5.0
     orphan_grace_s: float = 30.0
     placement_timeout_s: float = 60.0
+    node_timeout_s: float = 600.0
     leave_s: float | None = None
 
 
@@ -61,6 +64,7 @@ class Keepers:
         self._handles: dict[str, Any] = {}
         self._asking: dict[str, asyncio.Task[NodeAccount]] = {}
         self._waiting_s: dict[str, float] = {}
+        self._refusals = Refusals()
         self._unowned_s: dict[str, float] = {}
         self._vacant = Vacant(spec.leave_s, clock=clock)
         self._left: frozenset[str] = frozenset()
@@ -91,7 +95,7 @@ class Keepers:
         accounts = dict(zip(kept, await asyncio.gather(*asked), strict=True))
         self._note(accounts, rooms, ranks)
         await self._remove_unowned(groups, living)
-        self.kept.unmet = self._unmet(groups, list(rooms.values()))
+        self.kept.unmet = await self._unmet(groups, list(rooms.values()))
 
     async def _ask(self, node_id: str, roll: Roll) -> NodeAccount | str:
         """A keeper's account, or why there is none. One that is still busy is not asked twice."""
@@ -174,16 +178,23 @@ class Keepers:
                     unowned[group_id],
                 )
 
-    def _unmet(self, groups: Iterable[ReplicaGroup], rooms: list[NodeRoom]) -> dict[str, str]:
+    async def _unmet(self, groups: Iterable[ReplicaGroup], rooms: list[NodeRoom]) -> dict[str, str]:
+        """What waits for too long, by pool. What a node may yet come for is given more time."""
         waiting = [group for group in groups if group.waiting]
         now_s = self._clock()
         self._waiting_s = {g.group_id: self._waiting_s.get(g.group_id, now_s) for g in waiting}
+        waited_s = {g.group_id: now_s - self._waiting_s[g.group_id] for g in waiting}
+        late = [g for g in waiting if waited_s[g.group_id] >= self._spec.placement_timeout_s]
+        supply = await asyncio.to_thread(self._cluster.supply) if late else NO_SUPPLY
+        refused = self._refusals.of(supply)
         told: dict[str, str] = {}
-        for group in waiting:
-            if now_s - self._waiting_s[group.group_id] >= self._spec.placement_timeout_s:
-                why = unmet(group.pool, group.bundles, group.strategy, rooms)
-                if why:
-                    told.setdefault(group.pool, why)
+        for group in late:
+            comes = supply.manages and group.group_id not in refused
+            if comes and waited_s[group.group_id] < self._spec.node_timeout_s:
+                continue
+            why = unmet(group.pool, group.bundles, group.strategy, rooms)
+            if why:
+                told.setdefault(group.pool, why)
         return told
 
 

@@ -17,6 +17,8 @@ from ray._private import state as ray_state
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from cluster.ray_backend.node_supply import NodeSupply
+from cluster.ray_backend.ray_supply import node_supply
 from cluster.ray_backend.unmet import NodeRoom
 from serving.keeper.node_keeper import NodeKeeper
 from serving.weights.cluster import store_name
@@ -59,6 +61,10 @@ class Cluster(Protocol):
 
     def rooms(self) -> dict[str, NodeRoom]:
         """Living nodes by id."""
+        ...
+
+    def supply(self) -> NodeSupply:
+        """What Ray's autoscaler says."""
         ...
 
     def groups(self) -> list[ReplicaGroup]:
@@ -123,6 +129,10 @@ class RayCluster:
             for node in ray.nodes()
             if node["Alive"]
         }
+
+    def supply(self) -> NodeSupply:
+        """See `Cluster.supply`."""
+        return node_supply()
 
     def groups(self) -> list[ReplicaGroup]:
         """See `Cluster.groups`."""

@@ -21,6 +21,7 @@ from cluster.model.plan import Plan, PoolSection
 from serving.control.observe import Heard, Moving
 from serving.control.scaler import DeploymentState, ServeScaler
 from serving.layout.generations import Generation, Order, following, standing
+from serving.layout.growth import Growth
 from serving.layout.layouts import Layouts, MoveProgress, Phase
 from serving.layout.move_ground import Ground, MoveFailedError, Patience
 from serving.layout.mover import Mover
@@ -183,6 +184,7 @@ class LayoutKeeper:
                     start_s=steering.replan.start_limit_s, stop_s=steering.replan.stop_limit_s
                 ),
             ),
+            growth=Growth(self._layouts.nodes, limit_s=steering.keeper.node_timeout_s),
             prove=prove,
             tell=self._tell,
         )

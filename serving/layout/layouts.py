@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 
 from autoscaler.moves import Side, Step, StepKind
 from cluster.model.plan import Plan
+from cluster.ray_backend.node_supply import NodeSupply
 from serving.layout.generations import Generation
 from serving.settings.steering_config import SteeringSection
 
@@ -23,6 +24,15 @@ class Apps(Protocol):
     def free(self) -> dict[str, float]: ...  # noqa: D102
 
 
+class Nodes(Protocol):
+    """Asks for nodes; called from threads (`serving.layout.node_requests.NodeRequests`)."""
+
+    def supply(self) -> NodeSupply: ...  # noqa: D102
+    def ask(self, generation: Generation, *, replicas: int) -> str: ...  # noqa: D102
+    def waiting(self) -> frozenset[str]: ...  # noqa: D102
+    def withdraw(self) -> None: ...  # noqa: D102
+
+
 @dataclass(frozen=True, kw_only=True)
 class Layouts:
     """`plan`: of the first generation. `link_secret`: with which replicas are asked."""
@@ -30,6 +40,7 @@ class Layouts:
     plan: Plan
     steering: SteeringSection
     apps: Apps
+    nodes: Nodes
     link_secret: str = field(repr=False)
 
 
@@ -61,6 +72,7 @@ _WORDS = {
     StepKind.CANARY: "ask each for a first answer",
     StepKind.DRAIN: "take {n} replica(s) of the {side} layout out of the routing table",
     StepKind.STOP: "wait until what they have begun is finished and they are gone",
+    StepKind.ASK: "ask Ray's autoscaler for room for {n} replica(s) of the {side} layout",
 }
 _SIDES = {Side.OLD: "old", Side.NEW: "new"}
 

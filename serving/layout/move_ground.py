@@ -104,18 +104,30 @@ class Ground:
             why=f"replicas of {generation.name} have not ended",
         )
 
-    async def freed(self, before: Mapping[str, float], *, limit_s: float) -> None:
-        """Wait until more is free than before, but not for ever: what is free then counts."""
+    async def freed(self, before: Mapping[str, float], *, by: int, limit_s: float) -> None:
+        """Wait until so many more devices are free than before, but not for ever.
+
+        What is free then counts.
+        """
         until_s = time.monotonic() + limit_s
-        while sum((await self.free()).values()) <= sum(before.values()):
+        while sum((await self.free()).values()) < sum(before.values()) + by:
             if time.monotonic() > until_s:
                 return
             await asyncio.sleep(POLL_S)
 
     async def position(
-        self, old: Generation, new: Generation, *, proven: frozenset[str], spans: bool
+        self,
+        old: Generation,
+        new: Generation,
+        *,
+        proven: frozenset[str],
+        spans: bool,
+        coming: int = 0,
     ) -> Position:
-        """Where the move is. `spans`: a replica may span nodes, so they count as one."""
+        """Where the move is. `spans`: a replica may span nodes, so they count as one.
+
+        `coming`: new replicas for which nodes may be asked for.
+        """
         states, free = await self.states(), await self.free()
         on_old = _by_node(states.get(old.name))
         on_new = _by_node(states.get(new.name), among=proven)
@@ -131,7 +143,7 @@ class Ground:
                     new=on_new.total(),
                 )
             ]
-        return Position(nodes=tuple(nodes))
+        return Position(nodes=tuple(nodes), coming=coming)
 
     async def _until(
         self, holds: Callable[[States], bool], *, limit_s: float, why: str, of: str = ""

@@ -1,8 +1,10 @@
 """One move of a pool from a generation to the next: rounds of `autoscaler.moves`, or the way back.
 
 Before each round the cluster is looked at anew: what has been asked for, what answers, what is
-free. New replicas get no request before they have answered a first one. Whatever fails (a start, a
-first answer, room that is not there) leads back: the new generation goes, the old one is restored.
+free. Nodes that are missing are asked for, until Ray's autoscaler has refused one or not brought it
+in time: then there is what there is. New replicas get no request before they have answered a first
+one. Whatever fails (a start, a first answer, room that is not there) leads back: the new generation
+goes, the old one is restored.
 
 Invariant: the generation that goes is deleted only when the other one answers, or when nothing of
 it does.
@@ -15,11 +17,14 @@ from collections.abc import Awaitable, Callable
 
 from autoscaler.moves import Blocked, Goal, Position, Round, StepKind, moves, next_round, way_back
 from serving.layout.generations import Generation, Order
+from serving.layout.growth import Growth
 from serving.layout.layouts import in_words
 from serving.layout.move_ground import Ground, MoveFailedError
 from serving.messages import ReplicaReport
 
 FREED_S = 15.0  # after its replica is gone, Ray gives a placement group back
+
+_LARGER = "free devices, or raise the maximum of its worker group or the size of its nodes"
 
 Prove = Callable[[ReplicaReport], Awaitable[str]]
 
@@ -40,15 +45,19 @@ class Mover:
         order: Order,
         goal: Goal,
         ground: Ground,
+        growth: Growth,
         prove: Prove,
         tell: Callable[[str], None],
     ) -> None:
         self._old, self._new, self._order, self._goal = old, new, order, goal
-        self._ground, self._prove, self._tell = ground, prove, tell
+        self._ground, self._growth, self._prove, self._tell = ground, growth, prove, tell
+        self._coming = 0
+        self._refusal = ""
         self.proven: frozenset[str] = frozenset()
 
     async def preview(self) -> list[str]:
         """The steps as they should come, in words. Raises MoveFailedError if there are none."""
+        await self._look_for_growth()
         steps = moves(await self._position(), self._goal)
         if isinstance(steps, Blocked):
             raise MoveFailedError(steps.why)
@@ -56,11 +65,12 @@ class Mover:
 
     async def there(self) -> None:
         """Move. Raises MoveFailedError; then go `back`."""
+        await self._look_for_growth()
         while True:
             await self._all_proven()
             steps = next_round(await self._position(), self._goal)
             if isinstance(steps, Blocked):
-                raise MoveFailedError(steps.why)
+                raise MoveFailedError(steps.why + self._refusal)
             if not steps:
                 break
             self._tell(in_words(steps)[0])
@@ -104,8 +114,22 @@ class Mover:
         count = steps[0].replicas
         if steps[0].kind is StepKind.START:
             await self._start(comes, count)
+        elif steps[0].kind is StepKind.ASK:
+            await self._ask(comes, count)
         else:
             await self._stop(leaves, count)
+
+    async def _look_for_growth(self) -> None:
+        self._coming = self._goal.replicas if await self._growth.possible() else 0
+
+    async def _ask(self, generation: Generation, count: int) -> None:
+        free = await self._ground.free()
+        grown = await self._growth.by(generation, count, tell=self._tell)
+        self._coming -= count
+        if grown.why:
+            self._coming, self._refusal = 0, f"; {grown.why}: {_LARGER}"
+        devices = grown.came * self._goal.new.devices
+        await self._ground.freed(free, by=devices, limit_s=FREED_S)
 
     async def _start(self, generation: Generation, count: int) -> None:
         state = (await self._ground.states()).get(generation.name)
@@ -123,7 +147,7 @@ class Mover:
         left = max(0, len(state.answering) - count)
         await self._ground.scale(generation, left)
         await self._ground.gone(generation, down_to=left)
-        await self._ground.freed(free, limit_s=FREED_S)
+        await self._ground.freed(free, by=1, limit_s=FREED_S)
 
     async def _delete(self, generation: Generation) -> None:
         try:
@@ -152,5 +176,6 @@ class Mover:
             self._old,
             self._new,
             proven=self.proven,
+            coming=self._coming,
             spans=max(self._goal.old.devices, self._goal.new.devices) > most,
         )

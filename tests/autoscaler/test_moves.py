@@ -99,6 +99,34 @@ def test_too_few_replicas_of_the_new_layout_are_refused_before_anything_moves() 
     assert "200 must be carried" in refused.why
 
 
+def test_where_nodes_may_come_they_are_asked_for_before_old_replicas_make_room() -> None:
+    goal = Goal(old=TP1, new=TP2, replicas=3, floor=400.0)
+    begun = replace(one_node(free=0, old=4), coming=3)
+    assert words(moves(begun, goal))[:8] == [
+        "ask new 1",
+        "start new 1",
+        "await new 1",
+        "canary new 1",
+        "ask new 2",
+        "start new 2",
+        "await new 2",
+        "canary new 2",
+    ]
+
+
+def test_even_a_gap_that_is_allowed_comes_after_asking() -> None:
+    goal = Goal(old=TP1, new=TP2, replicas=1, floor=100.0, below_floor=True)
+    begun = replace(one_node(free=1, old=1), coming=1)
+    assert words(moves(begun, goal))[0] == "ask new 1"
+    assert words(moves(replace(begun, coming=0), goal))[0] == "drain old 1"
+
+
+def test_where_there_is_room_nothing_is_asked_for() -> None:
+    goal = Goal(old=TP1, new=TP2, replicas=1, floor=100.0)
+    begun = replace(one_node(free=2, old=1), coming=1)
+    assert words(moves(begun, goal)) == words(moves(replace(begun, coming=0), goal))
+
+
 NODES = st.builds(Node, free=st.integers(0, 8), old=st.integers(0, 4))
 UNITS = st.builds(Unit, devices=st.integers(1, 4), capacity=st.sampled_from([50.0, 100.0, 220.0]))
 
@@ -106,7 +134,8 @@ UNITS = st.builds(Unit, devices=st.integers(1, 4), capacity=st.sampled_from([50.
 @st.composite
 def beginnings(draw: st.DrawFn) -> tuple[Position, Goal]:
     """A pool that carries its floor, on nodes of any kind."""
-    position = Position(nodes=tuple(draw(st.lists(NODES, min_size=1, max_size=4))))
+    nodes = tuple(draw(st.lists(NODES, min_size=1, max_size=4)))
+    position = Position(nodes=nodes, coming=draw(st.integers(0, 6)))
     old = draw(UNITS)
     floor = draw(st.integers(0, position.old)) * old.capacity
     goal = Goal(old=old, new=draw(UNITS), replicas=draw(st.integers(1, 6)), floor=floor)
@@ -114,7 +143,10 @@ def beginnings(draw: st.DrawFn) -> tuple[Position, Goal]:
 
 
 class Cluster:
-    """Nodes on which Serve chooses the victims, as badly as `draw` likes."""
+    """Nodes on which Serve chooses the victims, as badly as `draw` likes.
+
+    Of the nodes that are asked for as many come as it likes.
+    """
 
     def __init__(self, position: Position, goal: Goal, draw: st.DataObject) -> None:
         self.position, self.goal, self._draw = position, goal, draw
@@ -124,6 +156,9 @@ class Cluster:
         ]
 
     def carry_out(self, steps: Round) -> None:
+        if steps[0].kind is StepKind.ASK:
+            self._grow(steps[0].replicas)
+            return
         for _ in range(steps[0].replicas):
             starts = steps[0].kind is StepKind.START
             new = steps[0].side is Side.NEW
@@ -139,11 +174,20 @@ class Cluster:
             node = nodes[index]
             counts = {"new": node.new + change} if new else {"old": node.old + change}
             nodes[index] = replace(node, free=node.free - change * unit.devices, **counts)
-            self.position = Position(nodes=tuple(nodes))
+            self.position = replace(self.position, nodes=tuple(nodes))
         assert all(node.free >= 0 for node in self.position.nodes)
         for node, devices in zip(self.position.nodes, self.devices, strict=True):
             held = node.old * self.goal.old.devices + node.new * self.goal.new.devices
             assert node.free + held == devices
+
+    def _grow(self, asked: int) -> None:
+        assert 0 < asked <= self.position.coming
+        came = self._draw.draw(st.integers(0, asked))
+        self.devices += [self.goal.new.devices] * came
+        self.position = Position(
+            nodes=(*self.position.nodes, *[Node(free=self.goal.new.devices)] * came),
+            coming=self.position.coming - asked if came == asked else 0,
+        )
 
 
 @given(beginnings(), st.data())

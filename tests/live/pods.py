@@ -29,8 +29,13 @@ from tests.tooling.debian import libraries, tool
 _RAY = Path(sys.executable).with_name("ray")
 _STORE_BYTES = 128 * 1024 * 1024
 HEAD_SERVICE = "127.0.1.1"  # what all know the head by
-# As KubeRay sets it on workers whose cluster has GCS fault tolerance: so long they wait for a head.
-_WAIT_FOR_HEAD_S = 600
+# As KubeRay sets it for a RayService with GCS fault tolerance; workers wait so long for a head.
+_RAY_SERVICE = {
+    "RAY_timeout_ms_task_wait_for_death_info": "0",
+    "RAY_gcs_server_request_timeout_seconds": "5",
+    "RAY_SERVE_KV_TIMEOUT_S": "5",
+}
+_WAIT_FOR_HEAD = {"RAY_gcs_rpc_server_reconnect_timeout_s": "600"}
 
 
 @dataclass
@@ -93,7 +98,7 @@ class Pods:
             self._address(),
             *("--address", self.relay.at["gcs"]),
             *("--num-cpus", str(cpus), "--resources", resources),
-            environment={"RAY_gcs_rpc_server_reconnect_timeout_s": str(_WAIT_FOR_HEAD_S)},
+            environment=_WAIT_FOR_HEAD,
         )
 
     def _address(self) -> str:
@@ -115,6 +120,7 @@ class Pods:
                 ],
                 env={
                     **os.environ,
+                    **_RAY_SERVICE,
                     **environment,
                     INSTANCE_VARIABLE: str(state),
                     "SHARDWISE_HOME": str(self.home),

@@ -12,9 +12,9 @@ import pytest
 
 from tests.live.bare_cluster import BareCluster
 from tests.live.callers import under_load
+from tests.live.chart_service import Service, plan_of
 from tests.live.instance import link_models, until
 from tests.live.pods import Pod, Pods, pods
-from tests.live.rayservice import RayService, plan_of
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
@@ -27,7 +27,7 @@ class Served:
     """A RayService on nodes of its own: a replica on each of two, no room for a third."""
 
     pods: Pods
-    service: RayService
+    service: Service
     head: Pod
     engines: list[Pod]
 
@@ -44,7 +44,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
         for _ in range(GATEWAYS):
             made.start_worker(cpus=0, resources='{"shardwise-gateway": 1}')
         engines = [made.start_worker(cpus=1) for _ in range(2)]
-        service = RayService(tmp_path, cluster, scripted=True)
+        service = Service(tmp_path, cluster, scripted=True)
         service.install(plan_of(1, replicas=2))
         assert service.settled().startswith("RUNNING")
         until(lambda: _ready(service) == 2, limit_s=60, what="both replicas are ready")
@@ -64,18 +64,20 @@ def test_without_a_head_answers_go_on_and_its_successor_steers(served: Served) -
         served.pods.start_head()
         until(lambda: _ready(service) == 1, limit_s=180, what="the controller is back")
         print(f"the controller is back {time.monotonic() - began_s:.0f} s after the head's start")
-        left = service.cluster.nodes()
+        left = service.cluster.workers()
         for _ in range(2):
             served.pods.start_worker(cpus=2)
         took_s = until(lambda: _ready(service) == 2, limit_s=180, what="the replica is replaced")
         print(f"the lost replica is replaced {took_s:.0f} s after its node's start")
-        until(lambda: service.cluster.nodes() == left + 2, limit_s=60, what="both nodes are there")
+        until(
+            lambda: service.cluster.workers() == left + 2, limit_s=60, what="both nodes are there"
+        )
         service.install(plan_of(2))
         assert service.settled().startswith("RUNNING")
         assert service.layout() == "TP2"
 
 
-def _ready(service: RayService) -> int | None:
+def _ready(service: Service) -> int | None:
     """Replicas by the controller's word, None while there is none."""
     try:
         (pool,) = service.status()["pools"]

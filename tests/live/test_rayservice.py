@@ -12,13 +12,11 @@ from cluster.rayservice_files import APPLICATION
 from tests.helm.plans import planned
 from tests.live.bare_cluster import bare_cluster
 from tests.live.callers import under_load
+from tests.live.chart_service import OURS, Service, plan_of
 from tests.live.instance import link_models
-from tests.live.rayservice import RayService, plan_of
 from tests.live.scripted_instance import MODEL
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
-
-OURS = "shardwise"
 
 
 def test_a_real_engine_answers_a_chat(tmp_path: Path) -> None:
@@ -30,7 +28,7 @@ def test_a_real_engine_answers_a_chat(tmp_path: Path) -> None:
         *("--max-model-len", "512", "--max-replicas", "1"),
     )
     with bare_cluster(tmp_path / "home") as cluster:
-        service = RayService(tmp_path, cluster, scripted=False)
+        service = Service(tmp_path, cluster, scripted=False)
         service.install(plan)
         assert service.settled(limit_s=420.0).startswith("RUNNING")
         answer = httpx.post(
@@ -48,25 +46,25 @@ def test_a_real_engine_answers_a_chat(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayService]:
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """Scripted engines, under the first plan."""
     folder = tmp_path_factory.mktemp("rayservice")
     (folder / "home").mkdir()
     link_models(folder / "home")
     with bare_cluster(folder / "home") as cluster:
-        made = RayService(folder, cluster, scripted=True)
+        made = Service(folder, cluster, scripted=True)
         made.install(plan_of(1))
         assert made.settled().startswith("RUNNING")
         yield made
 
 
-def test_only_what_was_put_is_kuberay_s_and_what_serves_is_beside_it(service: RayService) -> None:
+def test_only_what_was_put_is_kuberay_s_and_what_serves_is_beside_it(service: Service) -> None:
     assert service.cluster.declared() == {APPLICATION}
     assert service.cluster.application(OURS)["status"] == "RUNNING"
     assert httpx.get(f"{service.url}/ready", timeout=20.0).status_code == 200
 
 
-def test_another_plan_and_the_way_back_lose_no_request(service: RayService) -> None:
+def test_another_plan_and_the_way_back_lose_no_request(service: Service) -> None:
     with under_load(service.url):
         service.install(plan_of(2))
         assert service.settled().startswith("RUNNING")
@@ -77,7 +75,7 @@ def test_another_plan_and_the_way_back_lose_no_request(service: RayService) -> N
         assert service.layout() == "TP1"
 
 
-def test_what_cannot_be_taken_in_place_is_told_and_serving_goes_on(service: RayService) -> None:
+def test_what_cannot_be_taken_in_place_is_told_and_serving_goes_on(service: Service) -> None:
     with under_load(service.url):
         service.install(plan_of(1), limits={"max_queued": 8})
         told = service.settled()

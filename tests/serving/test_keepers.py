@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from cluster.ray_backend.node_supply import NO_SUPPLY, NodeSupply
 from cluster.ray_backend.unmet import NodeRoom
 from serving.keeper.account import NodeAccount, ReplicaUse, Roll, Swept
 from serving.keeper.keepers import Keepers, KeeperSpec
@@ -46,6 +47,11 @@ class FakeCluster:
     removed: list[str] = field(default_factory=list)
     dropped: list[FakeKeeper] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
+    told: NodeSupply = NO_SUPPLY
+
+    def supply(self):
+        self.told = replace(self.told, looked=self.told.looked + 1)
+        return self.told
 
     def rooms(self):
         return self.nodes
@@ -227,3 +233,27 @@ async def test_a_replica_that_is_not_placed_in_time_is_explained() -> None:
     cluster.placed = [group("a")]
     await keepers.look()
     assert keepers.kept.unmet == {}
+
+
+async def test_a_replica_for_which_a_node_may_come_is_waited_for() -> None:
+    clock = Clock()
+    cluster = FakeCluster(placed=[group("a", waiting=True, gpus=4.0)])
+    cluster.told = NodeSupply(manages=True)
+    keepers = made(cluster, clock=clock)
+    unmet = []
+    for clock.now_s in (0.0, 60.0, 599.0, 600.0):
+        await keepers.look()
+        unmet.append(bool(keepers.kept.unmet))
+    assert unmet == [False, False, False, True]
+
+
+async def test_a_replica_that_the_autoscaler_has_twice_refused_is_not() -> None:
+    clock = Clock()
+    cluster = FakeCluster(placed=[group("a", waiting=True, gpus=4.0)])
+    cluster.told = NodeSupply(manages=True, refused=frozenset({"g-a"}))
+    keepers = made(cluster, clock=clock)
+    unmet = []
+    for clock.now_s in (0.0, 60.0, 65.0):
+        await keepers.look()
+        unmet.append(bool(keepers.kept.unmet))
+    assert unmet == [False, False, True]

@@ -10,8 +10,8 @@ import pytest
 from autoscaler.params import MAIN_POOL
 from cluster.errors import InputError
 from serving.control.observe import Heard, snapshot
+from serving.layout import growth, move_ground, mover
 from serving.layout import layout_keeper as module
-from serving.layout import move_ground, mover
 from serving.layout.generations import Generation
 from serving.layout.layout_keeper import LayoutKeeper
 from serving.layout.layouts import Layouts
@@ -32,7 +32,13 @@ class Service:
         self.serve = serve or FakeServe(FIRST, replicas=2, devices=devices)
         self.heard = Heard()
         steering = SteeringSection(replan=ReplanSection(start_limit_s=0.5, stop_limit_s=0.5))
-        layouts = Layouts(plan=RUNNING, steering=steering, apps=self.serve, link_secret="s")
+        layouts = Layouts(
+            plan=RUNNING,
+            steering=steering,
+            apps=self.serve,
+            nodes=self.serve.nodes,
+            link_secret="s",
+        )
         self.keeper = LayoutKeeper(
             layouts,
             deployment="main",
@@ -73,6 +79,7 @@ class Service:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(move_ground, "POLL_S", 0.0)
+    monkeypatch.setattr(growth, "POLL_S", 0.0)
     monkeypatch.setattr(mover, "FREED_S", 0.0)
 
 
@@ -159,6 +166,27 @@ async def test_a_failed_move_leaves_the_layout_in_force_and_says_why(
     answers.set()
     await service.keeper.order(plan(tp=2), below_floor=False, needed=1)
     assert service.keeper.progress.number == 3, "no number is used twice"
+    await service.ticks_until(lambda: service.phase == "done")
+
+
+async def test_with_an_autoscaler_an_order_without_room_is_taken_and_its_end_says_what_was_asked(
+    answers: asyncio.Event,
+) -> None:
+    answers.set()
+    service = Service(devices=2)
+    service.serve.nodes.left = 0
+    await service.tick()
+    wanted = plan(tp=2, goodput_rps=2.0)
+    steps = await service.keeper.order(wanted, below_floor=False, needed=2)
+    assert steps[0] == "ask Ray's autoscaler for room for 1 replica(s) of the new layout"
+    await service.ticks_until(lambda: service.phase == "rolled back")
+    assert service.keeper.progress is not None
+    reason = service.keeper.progress.reason
+    assert "Ray's autoscaler was asked for 1 x 2 device(s) and has no node" in reason
+    assert "raise the maximum of its worker group" in reason
+    assert service.serve.log == ["main: 2"], "nothing has been touched"
+    service.serve.nodes.left = 1
+    await service.keeper.order(wanted, below_floor=False, needed=2)
     await service.ticks_until(lambda: service.phase == "done")
 
 

@@ -66,7 +66,9 @@ def found(monkeypatch: pytest.MonkeyPatch) -> None:
 def steering(serve: FakeServe, *, mode: str, replan: str) -> LayoutSteering:
     heard = Heard()
     section = SteeringSection(mode=mode, replan=ReplanSection(mode=replan))  # type: ignore[arg-type]
-    layouts = Layouts(plan=RUNNING, steering=section, apps=serve, link_secret="s")
+    layouts = Layouts(
+        plan=RUNNING, steering=section, apps=serve, nodes=serve.nodes, link_secret="s"
+    )
     made = LayoutSteering(
         layouts,
         deployment="main",

@@ -1,4 +1,4 @@
-"""A RayService without Kubernetes: its chart is rendered, its configuration put to a cluster."""
+"""A service as the chart brings it to a Ray cluster, without Kubernetes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,16 @@ from tests.live.bare_cluster import BareCluster
 from tests.live.instance import free_port, until
 from tests.live.scripted_instance import MODEL, SLOTS
 
-STEERING = {"mode": "advisory", "replan": {"canary_s": 20.0}}
+OURS = "shardwise"
+STEERING = {
+    "mode": "advisory",
+    "replan": {"canary_s": 20.0},
+    "keeper": {"leave_s": 10.0},
+}
 
 
-class RayService:
-    """As KubeRay has it. `scripted`: whether its engines are; all else is real."""
+class Service:
+    """A RayService without Kubernetes: its chart is rendered, its configuration is put."""
 
     def __init__(self, folder: Path, cluster: BareCluster, *, scripted: bool) -> None:
         self.folder, self.cluster = folder, cluster
@@ -66,7 +71,7 @@ class RayService:
 
 
 def plan_of(tp: int, *, replicas: int = 1) -> str:
-    """For four CPUs. `replicas`: that there are at least."""
+    """For four cores. `replicas`: that there are at least."""
     plan = json.loads(planned(MODEL, "1x4xcpu", "--isl", "512", "--osl", "512"))
     (pool,) = plan["pools"]
     pool["layout"] |= {"tp": tp, "moe_tp": tp, "pp": 1, "max_num_seqs": SLOTS * tp}
