@@ -44,7 +44,7 @@ status: $(BIN)/.installed  ## Show the service
 test: lint  ## Install what is needed, lint, and run all tests
 	$(BIN)/shardwise setup
 	$(BIN)/python -m tests.tooling
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2  # who runs what: tests/turns.py
 
 lint: $(BIN)/.installed  ## ruff, mypy, import contracts
 	$(BIN)/ruff check .
