@@ -8,21 +8,21 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.turns import ONE_AT_A_TIME, Turns, in_turns, one_at_a_time
+from tests.turns import BESIDE, ONE_AT_A_TIME, Turns, in_turns, one_at_a_time
 
 ROOT = Path(__file__).resolve().parents[1]
 # What a file has in it whose tests serve, or leave the address of a cluster where others look.
-SIGNS = ("ray.cluster_utils import", "scripted_instance(", "plain_instance(")
+SIGNS = ("ray.cluster_utils import", "_instance(", "bare_cluster(", 'importorskip("vllm"')
 
 
-@pytest.mark.parametrize("place", ONE_AT_A_TIME)
-def test_what_runs_one_at_a_time_is_there(place):
+@pytest.mark.parametrize("place", [*ONE_AT_A_TIME, *BESIDE])
+def test_what_is_named_is_there(place):
     assert (ROOT / place).exists()
 
 
 def test_whatever_serves_or_shares_rays_folder_runs_one_at_a_time():
     files = [path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py")]
-    beside = [name for name in files if not one_at_a_time(f"{name}::test")]
+    beside = [name for name in files if not one_at_a_time(name) and name not in BESIDE]
     told = {name: (ROOT / name).read_text() for name in beside if name != "tests/test_turns.py"}
     assert [name for name, text in told.items() if any(sign in text for sign in SIGNS)] == []
     assert len(beside) < len(files)
@@ -48,7 +48,7 @@ class Process:
 
 
 def test_the_first_process_gets_all_of_them_and_another_whole_modules():
-    alone = ["tests/live/test_asleep.py::test_1", "tests/weights/test_two_nodes.py::test_2"]
+    alone = ["tests/live/test_address.py::test_1", "tests/weights/test_two_nodes.py::test_2"]
     keys, task = (
         [f"{module}::test_{number}[a::b]" for number in range(3)]
         for module in ("tests/serving/test_keys.py", "tests/sim/test_task.py")

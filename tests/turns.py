@@ -1,9 +1,10 @@
 """Two processes share a run of tests (`pytest -n 2`, which is `make test`): who runs what?
 
-Live tests run in the first, one after another: they wait for most of their time, and two services
-at once would be too much for two cores. With them go those with a Ray cluster in Ray's own folder,
-where one cluster at a time leaves its address. The second process runs all other tests meanwhile,
-and the first helps it once it is through. A module's tests stay together and in their order.
+Live tests run in the first, one after another: a service waits for most of its time, and two with
+real engines would be too much for two cores. With them go those with a Ray cluster in Ray's own
+folder, where one cluster at a time leaves its address. The second process runs all other tests
+meanwhile, and the first helps it once it is through. A module's tests stay together and in their
+order.
 """
 
 from __future__ import annotations
@@ -23,13 +24,20 @@ ONE_AT_A_TIME = (
     "tests/ray_backend/test_search_cluster.py",
     "tests/weights/test_two_nodes.py",
 )
+# Of these: no real engine, and no figure that depends on what else the cores do.
+BESIDE = (
+    "tests/live/test_asleep.py",
+    "tests/live/test_keepers_on_ray.py",
+    "tests/live/test_prometheus.py",
+    "tests/live/test_replan.py",
+)
 _FIRST = "gw0"  # as xdist calls the first process
 _BEHIND = 5  # nice: a fraction of what others get while they want both cores, but never nothing
 
 
 def one_at_a_time(nodeid: str) -> bool:
     """Whether a test is one of the first process's."""
-    return nodeid.startswith(ONE_AT_A_TIME)
+    return nodeid.startswith(ONE_AT_A_TIME) and not nodeid.startswith(BESIDE)
 
 
 def in_turns(items: list[pytest.Item]) -> None:
