@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -40,18 +41,22 @@ def free_port() -> int:
 @pytest.fixture(scope="module")
 def dashboard():
     port = free_port()
-    cluster = Cluster(
-        initialize_head=True,
-        head_node_args={
-            "num_cpus": 2,
-            "include_dashboard": True,
-            "dashboard_port": port,
-            "dashboard_agent_listen_port": free_port(),
-        },
-    )
-    cluster.add_node(num_cpus=2)
-    yield f"http://127.0.0.1:{port}", cluster.address
-    cluster.shutdown()
+    # A folder of its own that names the cluster, or jobs would be told of any on the machine.
+    with TemporaryDirectory(prefix="ray-", dir="/tmp") as own:  # short: sockets are named in it
+        cluster = Cluster(
+            initialize_head=True,
+            head_node_args={
+                "num_cpus": 2,
+                "include_dashboard": True,
+                "dashboard_port": port,
+                "dashboard_agent_listen_port": free_port(),
+                "temp_dir": own,
+            },
+        )
+        Path(own, "ray_current_cluster").write_text(cluster.address)
+        cluster.add_node(num_cpus=2)
+        yield f"http://127.0.0.1:{port}", cluster.address
+        cluster.shutdown()
 
 
 @pytest.fixture(scope="module")
