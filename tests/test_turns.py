@@ -8,24 +8,28 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.turns import BESIDE, ONE_AT_A_TIME, Turns, in_turns, one_at_a_time
+from tests.turns import BESIDE, ON_GPU, WITH_RAY, Turns, in_turns, one_at_a_time
 
 ROOT = Path(__file__).resolve().parents[1]
-# What a file has in it whose tests serve, or leave the address of a cluster where others look.
-SIGNS = ("ray.cluster_utils import", "_instance(", "bare_cluster(", 'importorskip("vllm"')
+# Whoever serves by one of these does so with real engines, or strikes scripted ones.
+SERVING = ("_instance(", "bare_cluster(")
 
 
-@pytest.mark.parametrize("place", [*ONE_AT_A_TIME, *BESIDE])
+def files_with(*words: str) -> set[str]:
+    paths = [path for path in (ROOT / "tests").rglob("test_*.py") if path != Path(__file__)]
+    texts = {path.relative_to(ROOT).as_posix(): path.read_text() for path in paths}
+    return {name for name, text in texts.items() if any(word in text for word in words)}
+
+
+@pytest.mark.parametrize("place", [*ON_GPU, *WITH_RAY])
 def test_what_is_named_is_there(place):
     assert (ROOT / place).exists()
 
 
-def test_whatever_serves_or_shares_rays_folder_runs_one_at_a_time():
-    files = [path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py")]
-    beside = [name for name in files if not one_at_a_time(name) and name not in BESIDE]
-    told = {name: (ROOT / name).read_text() for name in beside if name != "tests/test_turns.py"}
-    assert [name for name, text in told.items() if any(sign in text for sign in SIGNS)] == []
-    assert len(beside) < len(files)
+def test_whatever_serves_or_takes_a_gpu_runs_one_at_a_time_but_for_what_is_named():
+    found = files_with(*SERVING, "mark.gpu")
+    assert {name for name in found if not one_at_a_time(name)} <= {*BESIDE}
+    assert len(found) > len(BESIDE)
 
 
 @dataclass(eq=False)
@@ -48,15 +52,15 @@ class Process:
 
 
 def test_the_first_process_gets_all_of_them_and_another_whole_modules():
-    alone = ["tests/live/test_address.py::test_1", "tests/weights/test_two_nodes.py::test_2"]
-    keys, task = (
+    alone = ["tests/live/test_address.py::test_1", "tests/live/two_ranks/test_faults.py::test_2"]
+    keys, pool = (
         [f"{module}::test_{number}[a::b]" for number in range(3)]
-        for module in ("tests/serving/test_keys.py", "tests/sim/test_task.py")
+        for module in ("tests/serving/test_keys.py", "tests/ray_backend/test_sim_pool.py")
     )
-    items = [SimpleNamespace(nodeid=name) for name in (*keys, alone[0], *task, alone[1])]
+    items = [SimpleNamespace(nodeid=name) for name in (*keys, alone[0], *pool, alone[1])]
     in_turns(items)
     names = [item.nodeid for item in items]
-    assert names == [*alone, *keys, *task]
+    assert names == [*alone, *pool, *keys]
 
     options = SimpleNamespace(loadscopereorder=False)
     config = SimpleNamespace(option=options, getvalue=lambda _: ["2*popen"])
@@ -67,4 +71,4 @@ def test_the_first_process_gets_all_of_them_and_another_whole_modules():
         scheduler.add_node_collection(process, names)
     scheduler.schedule()
     assert [names[number] for number in first.given[: len(alone)]] == alone
-    assert [names[number] for number in other.given] == keys
+    assert [names[number] for number in other.given] == pool

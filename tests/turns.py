@@ -1,10 +1,10 @@
 """Two processes share a run of tests (`pytest -n 2`, which is `make test`): who runs what?
 
 Live tests run in the first, one after another: a service waits for most of its time, and two with
-real engines would be too much for two cores. With them go those with a Ray cluster in Ray's own
-folder, where one cluster at a time leaves its address. The second process runs all other tests
-meanwhile, and the first helps it once it is through. A module's tests stay together and in their
-order.
+real engines would be too much for two cores, or for a GPU. The second process runs all other tests
+meanwhile, and the first helps it once it is through. There, tests with a Ray of their own come
+first, so that the many quick ones are beside the heaviest of the live ones. A module's tests stay
+together and in their order.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-# How their node ids begin.
-ONE_AT_A_TIME = (
-    "tests/live/",
-    "tests/calibration/test_measure_live.py",
-    "tests/ray_backend/test_search_cluster.py",
-    "tests/weights/test_two_nodes.py",
+LIVE = "tests/live/"
+ON_GPU = ("tests/calibration/test_microbench.py", "tests/serving/test_devices.py")  # so is vLLM
+# Of the live ones, what has no real engine and no figure that depends on what else the cores do.
+BESIDE = tuple(
+    f"{LIVE}test_{name}.py" for name in ("asleep", "keepers_on_ray", "prometheus", "replan")
 )
-# Of these: no real engine, and no figure that depends on what else the cores do.
-BESIDE = (
-    "tests/live/test_asleep.py",
-    "tests/live/test_keepers_on_ray.py",
-    "tests/live/test_prometheus.py",
-    "tests/live/test_replan.py",
+WITH_RAY = (
+    *BESIDE,
+    "tests/calibration/test_measure_live.py",
+    "tests/cli/test_search.py",
+    "tests/cli/test_simulate.py",
+    "tests/ray_backend/",
+    "tests/rl_search/test_train.py",
+    "tests/weights/test_two_nodes.py",
 )
 _FIRST = "gw0"  # as xdist calls the first process
 _BEHIND = 5  # nice: a fraction of what others get while they want both cores, but never nothing
@@ -37,12 +38,18 @@ _BEHIND = 5  # nice: a fraction of what others get while they want both cores, b
 
 def one_at_a_time(nodeid: str) -> bool:
     """Whether a test is one of the first process's."""
-    return nodeid.startswith(ONE_AT_A_TIME) and not nodeid.startswith(BESIDE)
+    return nodeid.startswith((LIVE, *ON_GPU)) and not nodeid.startswith(BESIDE)
 
 
 def in_turns(items: list[pytest.Item]) -> None:
-    """Bring what the first process runs to the front: it is given what comes first."""
-    items.sort(key=lambda item: not one_at_a_time(item.nodeid))
+    """First what the first process runs, since it takes first; then what has a Ray of its own."""
+    items.sort(key=lambda item: _turn(item.nodeid))
+
+
+def _turn(nodeid: str) -> int:
+    if one_at_a_time(nodeid):
+        return 0
+    return 1 if nodeid.startswith(WITH_RAY) else 2
 
 
 def fall_behind(worker: str) -> None:
