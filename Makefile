@@ -15,6 +15,7 @@ export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 export URLLIB3_NO_OVERRIDE := 1
 INSTALL := $(BIN)/uv pip install --quiet --no-deps --compile-bytecode --no-binary urllib3-future
 
+PACKAGES := cluster rl_search autoscaler serving dashboards cli
 PLAN := plans/local.json
 # On CPUs a second replica and a lighter model share the cores; GPUs are filled as they are.
 SIZE_cpu := --max-replicas 2 --light smollm2-135m-instruct-int8
@@ -44,7 +45,8 @@ status: $(BIN)/.installed  ## Show the service
 test: lint  ## Install what is needed, lint, and run all tests
 	$(BIN)/shardwise setup
 	$(BIN)/python -m tests.tooling
-	$(BIN)/python -m pytest
+	$(BIN)/python -m compileall -q $(PACKAGES) tests  # hundreds of processes start from here
+	$(BIN)/python -m pytest -n 2  # who runs what: tests/turns.py
 
 lint: $(BIN)/.installed  ## ruff, mypy, import contracts
 	$(BIN)/ruff check .

@@ -145,7 +145,7 @@ def build(deployment: Deployment) -> serve.Application:
         ray_actor_options={"num_cpus": 0, "resources": gateway_resources(deployment.config.http)},
         health_check_period_s=2,
         health_check_timeout_s=8,
-        graceful_shutdown_wait_loop_s=1,
+        graceful_shutdown_wait_loop_s=0.1,  # Serve sees no answers that it could wait for
         # A gateway that is replaced finishes the answers it has begun.
         graceful_shutdown_timeout_s=deployment.config.limits.answer_s,
     )
@@ -186,7 +186,7 @@ def pool_deployment(
         # A dead process is noticed at once; this is for one that hangs.
         health_check_period_s=2,
         health_check_timeout_s=8,
-        graceful_shutdown_wait_loop_s=1,
+        graceful_shutdown_wait_loop_s=0.1,  # Serve sees no answers that it could wait for
         # A replica that is scaled away finishes the answers it has begun.
         graceful_shutdown_timeout_s=deployment.config.limits.answer_s,
         # The replica itself holds no device: its ranks do, in the bundles.

@@ -44,7 +44,7 @@ from serving.request_log import open_request_log
 from serving.request_texts import Texts
 from serving.service import Service
 from serving.settings.config import LimitsSection, ServeConfig
-from serving.tokens import PromptTokenizer
+from serving.tokens import PromptTokenizer, torch_left_out
 from serving.watch import Watch, WatchedLink
 
 _GC_EVERY = 50_000  # allocations, instead of 700
@@ -91,7 +91,8 @@ class Gateway:
             pools=[pool.name for pool in spec.plan.pools],
             slo=Slo(ttft_s=spec.plan.slo.ttft_s, tpot_s=spec.plan.slo.tpot_s),
         )
-        fronts = [_front(pool, spec, watch=watch) for pool in spec.plan.pools]
+        with torch_left_out():
+            fronts = [_front(pool, spec, watch=watch) for pool in spec.plan.pools]
         self._canaries = Canaries(
             fronts, watch=watch, metrics=metrics, after_s=spec.config.steering.faults.canary_s
         )

@@ -7,7 +7,10 @@ an object), so that the count is the engine's.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from serving.errors import bad_request
@@ -32,6 +35,24 @@ _RESERVED = frozenset(
         "truncation",
     }
 )
+
+
+@contextmanager
+def torch_left_out() -> Iterator[None]:
+    """What is imported for the first time meanwhile finds no torch.
+
+    transformers imports all of it before it makes a tokenizer, which needs none: most of the time
+    until a gateway is there, and most of its memory. Changes nothing where torch is in use.
+    """
+    if "torch" in sys.modules:
+        yield
+        return
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # that there is none
+    sys.modules["torch"] = None  # type: ignore[assignment]  # how Python is told of no such module
+    try:
+        yield
+    finally:
+        del sys.modules["torch"]
 
 
 class PromptTokenizer:

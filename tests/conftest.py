@@ -1,18 +1,40 @@
-"""What all tests share: Hypothesis without deadlines; tests that need a GPU skip without one."""
+"""What all tests share: Hypothesis without deadlines; tests that need a GPU skip without one.
+
+`pytest -n 2` runs them in two processes as `tests.turns` says.
+"""
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
+
+from tests import turns
 
 # Examples are cheap but the machine may be busy.
 settings.register_profile("shared_machine", deadline=None)
 settings.load_profile("shared_machine")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # As a shell's background job has it; what tests start, and interrupt, would inherit it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if hasattr(config, "workerinput"):
+        turns.fall_behind(config.workerinput["workerid"])
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> turns.Turns:
+    config.option.loadscopereorder = False  # the order of `turns.in_turns`
+    return turns.Turns(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        turns.in_turns(items)
     if any(Path("/dev").glob("nvidia[0-9]*")):
         return
     skip = pytest.mark.skip(reason="needs an NVIDIA GPU, and this machine has none")

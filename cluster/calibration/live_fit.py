@@ -24,7 +24,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from cluster.calibration.live_file import (
     DecodePoint,
@@ -149,6 +148,8 @@ def _prompt_knots(points: Sequence[Point], chunk: int) -> list[int]:
 
 def _robust(relative: Floats, *, sure: Floats) -> Floats:
     """Non-negative x for which relative @ x is near 1, outliers and the unsure weighing less."""
+    from scipy.optimize import nnls  # a quarter of a second that few commands need
+
     weights = sure
     found = np.ones(relative.shape[1])
     for _ in range(_ROUNDS):
@@ -165,6 +166,8 @@ def _huber(errors: Floats, *, usual: float) -> Floats:
 
 
 def _robust_line(rows: Floats, values: Floats, *, scale: float) -> tuple[float, float]:
+    from scipy.optimize import nnls
+
     weights = np.ones(len(values))
     found = np.zeros(2)
     for _ in range(_ROUNDS):

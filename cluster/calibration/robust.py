@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
 
 Floats = NDArray[np.float64]
 Model = Callable[[Mapping[str, float]], Floats]
@@ -157,6 +156,7 @@ def _solve(
     names = [parameter.name for parameter in parameters]
     if not names:
         return dict(fixed)
+    from scipy.optimize import least_squares  # a quarter of a second that few commands need
 
     def residuals(logs: Floats) -> Floats:
         values = dict(zip(names, np.exp(logs).tolist(), strict=True))

@@ -23,8 +23,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.special import gammaln, psi
 
 from cluster.errors import InputError
 from cluster.traces.arrivals import ArrivalProcess, Floats, Phase
@@ -152,6 +150,8 @@ def _exponential(gaps: Floats) -> tuple[GapLaw, float]:
 
 def _gamma(gaps: Floats) -> tuple[GapLaw, float]:
     """Scaled gaps have mean 1, so the scale is 1 / shape."""
+    from scipy.special import gammaln, psi  # a quarter of a second that few commands need
+
     logs = float(np.log(gaps).mean())
     shape = _root(lambda a: math.log(a) - float(psi(a)) + logs)
     likelihood = shape * math.log(shape) - float(gammaln(shape)) + (shape - 1.0) * logs - shape
@@ -178,6 +178,8 @@ _FITS: tuple[Callable[[Floats], tuple[GapLaw, float]], ...] = (_exponential, _ga
 
 def _root(falling: Callable[[float], float]) -> float:
     """Where a function of the shape that falls through 0 does so, held within bounds."""
+    from scipy.optimize import brentq
+
     low, high = _SHAPES
     if falling(low) <= 0.0:
         return low

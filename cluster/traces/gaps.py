@@ -17,8 +17,6 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
-from scipy.special import gammainc, gammaln
 
 from cluster.errors import InputError
 
@@ -79,6 +77,8 @@ class GammaGaps:
 
     def cdf(self, gaps: Floats) -> Floats:
         """Share of gaps up to each of `gaps`."""
+        from scipy.special import gammainc  # a quarter of a second that few commands need
+
         return np.asarray(gammainc(1.0 / self.cv**2, gaps / self.cv**2))
 
 
@@ -96,17 +96,19 @@ class WeibullGaps:
     @property
     def shape(self) -> float:
         """The shape with this variation."""
+        from scipy.optimize import brentq
+
         return float(brentq(lambda shape: _weibull_cv(shape) - self.cv, *_SHAPES))
 
     def draw(self, rng: np.random.Generator, count: int) -> Floats:
         """`count` gaps."""
         shape = self.shape
-        return rng.weibull(shape, count) / exp(gammaln(1.0 + 1.0 / shape))
+        return rng.weibull(shape, count) / exp(_log_gamma(1.0 + 1.0 / shape))
 
     def cdf(self, gaps: Floats) -> Floats:
         """Share of gaps up to each of `gaps`."""
         shape = self.shape
-        return np.asarray(-np.expm1(-((gaps * exp(gammaln(1.0 + 1.0 / shape))) ** shape)))
+        return np.asarray(-np.expm1(-((gaps * exp(_log_gamma(1.0 + 1.0 / shape))) ** shape)))
 
 
 @dataclass(frozen=True)
@@ -145,6 +147,12 @@ def check_cv(cv: float) -> None:
         )
 
 
+def _log_gamma(value: float) -> float:
+    from scipy.special import gammaln
+
+    return float(gammaln(value))
+
+
 def _weibull_cv(shape: float) -> float:
-    ratio = gammaln(1.0 + 2.0 / shape) - 2.0 * gammaln(1.0 + 1.0 / shape)
+    ratio = _log_gamma(1.0 + 2.0 / shape) - 2.0 * _log_gamma(1.0 + 1.0 / shape)
     return float(np.sqrt(np.expm1(ratio)))

@@ -11,6 +11,8 @@ from typing import Any
 
 import httpx
 
+from tests.live.instance import LiveInstance
+
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
@@ -35,12 +37,14 @@ class Account:
 
 @asynccontextmanager
 async def faithful_load(
-    url: str, *, streams: Sequence[Case], short: Sequence[Case]
+    service: LiveInstance, *, streams: Sequence[Case], short: Sequence[Case]
 ) -> AsyncIterator[Account]:
     """One caller in a closed loop per case, as long as the context lasts and to their answers."""
     account, stop = Account(), asyncio.Event()
     limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(base_url=url, timeout=600.0, limits=limits) as client:
+    async with httpx.AsyncClient(
+        base_url=service.url, headers=service.headers, timeout=600.0, limits=limits
+    ) as client:
         callers = [
             *(_caller(client, case, account, stop.is_set) for case in streams),
             *(_caller(client, case, account, stop.is_set) for case in short),

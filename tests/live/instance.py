@@ -56,10 +56,11 @@ def free_port() -> int:
 
 @dataclass(frozen=True)
 class LiveInstance:
-    """A running instance and how to reach it."""
+    """A running instance and how to reach it. `key`: what its callers send, if any."""
 
     home: Path
     port: int
+    key: str | None = None
 
     @property
     def config(self) -> Path:
@@ -68,6 +69,11 @@ class LiveInstance:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Of a request."""
+        return {} if self.key is None else {"Authorization": f"Bearer {self.key}"}
 
     def command(
         self, *arguments: str, timeout_s: float = 300.0

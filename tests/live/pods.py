@@ -27,6 +27,8 @@ from tests.live.relay import Relay, relay
 from tests.tooling.debian import libraries, tool
 
 _RAY = Path(sys.executable).with_name("ray")
+# As the kubelet does: on a busy machine Ray gives up its own start when its agent is late.
+_AGAIN = 'while :; do "$0" "$@"; sleep 1; done'
 _STORE_BYTES = 128 * 1024 * 1024
 HEAD_SERVICE = "127.0.1.1"  # what all know the head by
 # As KubeRay sets it for a RayService with GCS fault tolerance; workers wait so long for a head.
@@ -113,7 +115,8 @@ class Pods:
         with (self.home / f"{address}.log").open("wb") as output:
             process = subprocess.Popen(
                 [
-                    *(str(_RAY), "start", "--block", "--disable-usage-stats", *arguments),
+                    *("sh", "-c", _AGAIN, str(_RAY)),
+                    *("start", "--block", "--disable-usage-stats", *arguments),
                     *("--node-ip-address", address, "--temp-dir", str(folder)),
                     *("--dashboard-agent-listen-port", str(free_port())),
                     *("--object-store-memory", str(_STORE_BYTES)),

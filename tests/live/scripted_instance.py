@@ -17,6 +17,7 @@ from types import MappingProxyType
 import psutil
 
 from serving.instance import INSTANCE_VARIABLE, Instance
+from tests.helm.plans import planned
 from tests.live import scripted_engine
 from tests.live.instance import (
     REPOSITORY,
@@ -87,12 +88,10 @@ def scripted_instance(
     """
     link_models(home)
     instance = ScriptedInstance(home, free_port(), ready=replicas["initial"])
-    plan = home / "plan.json"
-    planned = instance.command(
-        *("plan", "--model", MODEL, "--cluster", "local", "--isl", "512", "--osl", "512"),
-        *("--max-model-len", "2048", "--max-replicas", "1", "--out", str(plan)),
+    plan = planned(
+        *(MODEL, "local", "--isl", "512", "--osl", "512"),
+        *("--max-model-len", "2048", "--max-replicas", "1"),
     )
-    assert planned.returncode == 0, planned.stderr
     state = instance.state
     state.directory.mkdir(parents=True)
     state.plan_path.write_text(_replicated(plan, replicas, plan_changes))
@@ -124,9 +123,9 @@ def scripted_instance(
     assert down.returncode == 0, down.stderr
 
 
-def _replicated(path: Path, replicas: Bounds, changes: Mapping[str, object]) -> str:
+def _replicated(text: str, replicas: Bounds, changes: Mapping[str, object]) -> str:
     """The plan for so many replicas of `SLOTS` slots."""
-    plan = json.loads(path.read_text())
+    plan = json.loads(text)
     (pool,) = plan["pools"]
     pool["layout"]["max_num_seqs"] = SLOTS
     pool["expected"] = changes.get("expected")

@@ -66,7 +66,7 @@ async def strike(
     limit_s: float,
 ) -> Struck:
     """Hit a process of a replica under load, and wait until another replica is in its place."""
-    async with faithful_load(service.url, streams=streams, short=short) as account:
+    async with faithful_load(service, streams=streams, short=short) as account:
         await asyncio.sleep(2.0)
         process = victim(service)
         fault_s = time.time()
@@ -84,7 +84,7 @@ async def strike_controller(
     short: Sequence[Case],
 ) -> tuple[float, Account]:
     """Hit the controller under load; seconds until another knows every replica."""
-    async with faithful_load(service.url, streams=streams, short=short) as account:
+    async with faithful_load(service, streams=streams, short=short) as account:
         victim = controller(service)
         fault_s = time.time()
         victim.send_signal(sign)
@@ -115,6 +115,7 @@ def undisturbed(service: LiveInstance, prompt: str, *, model: str, length: int) 
         "temperature": 0,
         "ignore_eos": True,
     }
-    answer = httpx.post(f"{service.url}/v1/completions", json=body, timeout=300.0)
+    url = f"{service.url}/v1/completions"
+    answer = httpx.post(url, json=body, headers=service.headers, timeout=300.0)
     assert answer.status_code == 200, answer.text
     return Case(body=body, expected=answer.json()["choices"][0]["text"])

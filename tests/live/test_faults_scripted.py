@@ -1,6 +1,6 @@
 """Frozen replicas, failing starts, a frozen controller: with scripted engines, so in seconds.
 
-`tests/live/test_faults.py` has real ones.
+`tests/live/two_ranks/test_faults.py` has real ones.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ async def test_a_burst_costs_no_replica_its_life(service: ScriptedInstance) -> N
     before = {replica["replica_id"] for replica in service.status()["replicas"]}
     slow = Pace(prefill_s=15.0)
     crowd = [case(1000 + number, length=2, pace=slow) for number in range(REPLICAS * SLOTS)]
-    async with faithful_load(service.url, streams=crowd, short=[]) as account:
+    async with faithful_load(service, streams=crowd, short=[]) as account:
         await asyncio.sleep(5.0)
     assert account.wrong == []
     assert account.streams == len(crowd)

@@ -20,12 +20,16 @@ def tiny_instance(
     steering: Mapping[str, object],
     engine_args: Mapping[str, object] | None = None,
     keys_file: Path | None = None,
+    key: str | None = None,
     limits: Mapping[str, object] | None = None,
 ) -> Iterator[LiveInstance]:
-    """Served for as long as the context lasts. `engine_args`: beside those of the plan."""
+    """Served for as long as the context lasts. `engine_args`: beside those of the plan.
+
+    `key`: one of the file that its callers use.
+    """
     model = folder / MODEL
     make_tiny_model(model)
-    instance = LiveInstance(folder / "home", free_port())
+    instance = LiveInstance(folder / "home", free_port(), key)
     instance.home.mkdir()
     link_models(instance.home)
     plan = folder / "plan.json"

@@ -1,5 +1,8 @@
 """Prompts in tokens, over a tokenizer of our own: one token a word, and a chat template."""
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from serving.errors import ApiError
 from serving.requests import Body, ChatBody, CompletionBody, EmbeddingBody
-from serving.tokens import PromptTokenizer
+from serving.tokens import PromptTokenizer, torch_left_out
 
 # Role, content, arguments of tool calls one by one, tools; then the turn of the assistant.
 TEMPLATE = (
@@ -21,6 +24,19 @@ TEMPLATE = (
     "{% endfor %}{% for t in tools or [] %} tool{% endfor %}{% if polite %} please{% endif %}"
     " assistant"
 )
+
+# In a process of its own, as a gateway is: here others have imported torch already.
+ALONE = """
+import sys
+from serving.requests import ChatBody
+from serving.tokens import PromptTokenizer, torch_left_out
+with torch_left_out():
+    tokenizer = PromptTokenizer.load(sys.argv[1])
+assert "torch" not in sys.modules
+print(tokenizer.encode(ChatBody.model_validate_json(sys.argv[2])))
+import torch
+print(torch.ones(1).sum().item())
+"""
 
 
 @pytest.fixture(scope="module")
@@ -102,3 +118,30 @@ def test_the_template_itself_may_not_be_replaced(tokenizer: PromptTokenizer, nam
 def test_tokens_come_back_as_text_special_ones_too(tokenizer: PromptTokenizer) -> None:
     (tokens,) = tokenizer.encode(text("one two"))
     assert tokenizer.decode(tokens) == "[UNK] [UNK]"
+
+
+def test_a_tokenizer_needs_no_torch_and_counts_the_same_without(
+    tokenizer: PromptTokenizer, tmp_path: Path
+) -> None:
+    tokenizer._tokenizer.save_pretrained(tmp_path)
+    body = chat(
+        {"role": "user", "content": "one two"},
+        tools=[{"type": "function", "function": {"name": "f"}}],
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, str(tmp_path), body.model_dump_json(exclude_unset=True)],
+        cwd=Path(__file__).resolve().parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split("\n")[:2] == [str(tokenizer.encode(body)), "1.0"]
+
+
+def test_torch_in_use_stays_in_use() -> None:
+    import torch
+
+    with torch_left_out():
+        assert sys.modules["torch"] is torch
+    assert sys.modules["torch"] is torch

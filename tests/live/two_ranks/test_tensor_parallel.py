@@ -5,7 +5,6 @@ Its service asks for a key, so what a key is charged is compared with what the e
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.live.instance import LiveInstance, until
 from tests.live.listening import beyond_loopback, row_of, sockets_of
-from tests.live.tiny_instance import tiny_instance
+from tests.live.two_ranks.keys import Keys
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
@@ -39,15 +38,8 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder = tmp_path_factory.mktemp("tp2")
-    keys = folder / "keys.yaml"
-    made = LiveInstance(folder, 0).command(
-        "key", "team", "--file", str(keys), "--tokens-per-minute", "1000"
-    )
-    assert made.returncode == 0, made.stderr
-    with tiny_instance(folder, steering={}, keys_file=keys) as instance:
-        yield Served(instance=instance, key=made.stdout.split()[-1])
+def served(two_ranks: LiveInstance, keys: Keys) -> Served:
+    return Served(instance=two_ranks, key=keys.team)
 
 
 def test_ranks_and_where_they_meet_are_on_the_security_page_and_on_loopback(
@@ -110,7 +102,7 @@ def _used(served: Served) -> dict[str, float]:
     counted = {"prompt": 0.0, "output": 0.0}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            if sample.name == "shardwise_key_tokens_total":
+            if sample.name == "shardwise_key_tokens_total" and sample.labels["key"] == "team":
                 counted[sample.labels["kind"]] = sample.value
     return counted
 

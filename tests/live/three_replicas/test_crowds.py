@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,13 +19,7 @@ import pytest
 
 from tests.live.instance import until
 from tests.live.scripted_engine import Pace, said, text
-from tests.live.scripted_instance import (
-    MODEL,
-    REPLICAS,
-    SLOTS,
-    ScriptedInstance,
-    scripted_instance,
-)
+from tests.live.scripted_instance import MODEL, REPLICAS, SLOTS, ScriptedInstance
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
@@ -35,10 +29,9 @@ GONE_S = 1.0  # in which an engine forgets a request whose caller has left
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptedInstance]:
-    with scripted_instance(tmp_path_factory.mktemp("home")) as instance:
-        asyncio.run(once_through(instance))  # connections stay: they are part of being idle
-        yield instance
+def service(three_replicas: ScriptedInstance) -> ScriptedInstance:
+    asyncio.run(once_through(three_replicas))  # connections stay: they are part of being idle
+    return three_replicas
 
 
 async def once_through(service: ScriptedInstance) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 
 import httpx
 import pytest
 
 from tests.live.listening import beyond_loopback, row_of, sockets_of
-from tests.live.scripted_instance import ScriptedInstance, scripted_instance
+from tests.live.scripted_instance import ScriptedInstance
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 
@@ -18,9 +17,9 @@ RAYS_METRICS = ("dashboard/dashboard.py", "autoscaler/_private/monitor.py", "Das
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptedInstance]:
-    with scripted_instance(tmp_path_factory.mktemp("listening")) as instance:
-        yield instance
+def served(three_replicas: ScriptedInstance) -> ScriptedInstance:
+    three_replicas.whole()  # whatever others have done to its replicas
+    return three_replicas
 
 
 def test_everything_that_listens_is_on_the_page_and_on_loopback(served: ScriptedInstance) -> None:

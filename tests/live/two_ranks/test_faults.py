@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -17,25 +16,14 @@ from tests.live.faithful_load import Case
 from tests.live.healing import REQUIRED_S
 from tests.live.instance import LiveInstance, until
 from tests.live.strikes import STRIKES, Victim, strike, undisturbed
-from tests.live.tiny_instance import MODEL, tiny_instance
+from tests.live.tiny_instance import MODEL
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
 
-# Replicas are struck young here, again and again, and requests wait for the next, however long it
-# loads: no tier shortens their answers.
-STEERING = {
-    **dict.fromkeys(("tier_enter_s", "tier_leave_s", "tier_probe_s"), 3600.0),
-    "faults": {"failed_starts": 100},
-}
-LIMITS = {"queue_wait_s": 300.0}
-ARGUMENTS = {"max_num_batched_tokens": 64, "dtype": "float32"}
-
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveInstance]:
-    folder = tmp_path_factory.mktemp("faults")
-    with tiny_instance(folder, steering=STEERING, engine_args=ARGUMENTS, limits=LIMITS) as instance:
-        yield instance
+def service(two_ranks: LiveInstance) -> LiveInstance:
+    return two_ranks
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +85,8 @@ def test_parts_of_a_long_prompt_are_steps(service: LiveInstance) -> None:
     whole(service)
     before = steps(service)
     body = {"model": MODEL, "prompt": [7] * 200, "max_tokens": 1}
-    answer = httpx.post(f"{service.url}/v1/completions", json=body, timeout=300.0)
+    url = f"{service.url}/v1/completions"
+    answer = httpx.post(url, json=body, headers=service.headers, timeout=300.0)
     assert answer.status_code == 200, answer.text
     # Four parts of at most 64 tokens; canaries add some.
     until(lambda: steps(service) >= before + 4, limit_s=10, what="four steps more")

@@ -1,0 +1,74 @@
+"""Tests that stand in each other's way are given to one process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.turns import BESIDE, ON_GPU, WITH_RAY, Turns, in_turns, one_at_a_time
+
+ROOT = Path(__file__).resolve().parents[1]
+# Whoever serves by one of these does so with real engines, or strikes scripted ones.
+SERVING = ("_instance(", "bare_cluster(")
+
+
+def files_with(*words: str) -> set[str]:
+    paths = [path for path in (ROOT / "tests").rglob("test_*.py") if path != Path(__file__)]
+    texts = {path.relative_to(ROOT).as_posix(): path.read_text() for path in paths}
+    return {name for name, text in texts.items() if any(word in text for word in words)}
+
+
+@pytest.mark.parametrize("place", [*ON_GPU, *WITH_RAY])
+def test_what_is_named_is_there(place):
+    assert (ROOT / place).exists()
+
+
+def test_whatever_serves_or_takes_a_gpu_runs_one_at_a_time_but_for_what_is_named():
+    found = files_with(*SERVING, "mark.gpu")
+    assert {name for name in found if not one_at_a_time(name)} <= {*BESIDE}
+    assert len(found) > len(BESIDE)
+
+
+@dataclass(eq=False)
+class Process:
+    """As xdist hands tests to it, by their numbers."""
+
+    name: str
+    given: list[int] = field(default_factory=list)
+    shutting_down: bool = False
+
+    @property
+    def gateway(self) -> SimpleNamespace:
+        return SimpleNamespace(id=self.name)
+
+    def send_runtest_some(self, numbers: list[int]) -> None:
+        self.given += numbers
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+
+def test_the_first_process_gets_all_of_them_and_another_whole_modules():
+    alone = ["tests/live/test_address.py::test_1", "tests/live/two_ranks/test_faults.py::test_2"]
+    keys, pool = (
+        [f"{module}::test_{number}[a::b]" for number in range(3)]
+        for module in ("tests/serving/test_keys.py", "tests/ray_backend/test_sim_pool.py")
+    )
+    items = [SimpleNamespace(nodeid=name) for name in (*keys, alone[0], *pool, alone[1])]
+    in_turns(items)
+    names = [item.nodeid for item in items]
+    assert names == [*alone, *pool, *keys]
+
+    options = SimpleNamespace(loadscopereorder=False)
+    config = SimpleNamespace(option=options, getvalue=lambda _: ["2*popen"])
+    scheduler = Turns(config)
+    first, other = Process("gw0"), Process("gw1")
+    for process in (other, first):  # as they came to be ready
+        scheduler.add_node(process)
+        scheduler.add_node_collection(process, names)
+    scheduler.schedule()
+    assert [names[number] for number in first.given[: len(alone)]] == alone
+    assert [names[number] for number in other.given] == pool
