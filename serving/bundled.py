@@ -44,10 +44,11 @@ _INT8_CONFIG: dict[str, Any] = {
                 "strategy": "channel",
                 "dynamic": False,
             },
+            # With symmetric ones vLLM 0.32 takes a kernel on CPUs with AMX that refuses float32.
             "input_activations": {
                 "num_bits": 8,
                 "type": "int",
-                "symmetric": True,
+                "symmetric": False,
                 "strategy": "token",
                 "dynamic": True,
             },
@@ -79,15 +80,25 @@ def prepare(progress: Callable[[str], None]) -> list[Path]:
     cache.mkdir(parents=True, exist_ok=True)
     makers: dict[str, Callable[[Path], None]] = {HEAVY: _convert, LIGHT: _quantize}
     for name, make in makers.items():
-        if (cache / name / "config.json").is_file():
+        if _is_current(name):
             progress(f"{name}: already there")
             continue
         progress(f"{name}: converting")
         partial = cache / f".{name}.{os.getpid()}"
         shutil.rmtree(partial, ignore_errors=True)
         make(partial)
+        shutil.rmtree(cache / name, ignore_errors=True)  # one of an earlier kind
         partial.rename(cache / name)  # appears whole or not at all
     return [cache / name for name in makers]
+
+
+def _is_current(name: str) -> bool:
+    """Whether the model is there, and quantised as it is today."""
+    file = model_cache() / name / "config.json"
+    if not file.is_file():
+        return False
+    quantized = json.loads(file.read_text()).get("quantization_config")
+    return bool(quantized == (_INT8_CONFIG if name == LIGHT else None))
 
 
 def _convert(target: Path) -> None:
