@@ -8,11 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.turns import BESIDE, ON_GPU, WITH_RAY, Turns, in_turns, one_at_a_time
+from tests.turns import ONE_AT_A_TIME, Turns, in_turns, one_at_a_time
 
 ROOT = Path(__file__).resolve().parents[1]
 # Whoever serves by one of these does so with real engines, or strikes scripted ones.
 SERVING = ("_instance(", "bare_cluster(")
+OWN_RAY = ("ray.init(", "ray.cluster_utils", "token_cluster(")
 
 
 def files_with(*words: str) -> set[str]:
@@ -21,15 +22,15 @@ def files_with(*words: str) -> set[str]:
     return {name for name, text in texts.items() if any(word in text for word in words)}
 
 
-@pytest.mark.parametrize("place", [*ON_GPU, *WITH_RAY])
+@pytest.mark.parametrize("place", ONE_AT_A_TIME)
 def test_what_is_named_is_there(place):
     assert (ROOT / place).exists()
 
 
-def test_whatever_serves_or_takes_a_gpu_runs_one_at_a_time_but_for_what_is_named():
-    found = files_with(*SERVING, "mark.gpu")
-    assert {name for name in found if not one_at_a_time(name)} <= {*BESIDE}
-    assert len(found) > len(BESIDE)
+def test_whatever_serves_takes_a_gpu_or_starts_ray_runs_one_at_a_time():
+    found = files_with(*SERVING, *OWN_RAY, "mark.gpu")
+    assert {name for name in found if not one_at_a_time(name)} == set()
+    assert len(found) > len(ONE_AT_A_TIME)
 
 
 @dataclass(eq=False)
@@ -55,12 +56,12 @@ def test_the_first_process_gets_all_of_them_and_another_whole_modules():
     alone = ["tests/live/test_address.py::test_1", "tests/live/two_ranks/test_faults.py::test_2"]
     keys, pool = (
         [f"{module}::test_{number}[a::b]" for number in range(3)]
-        for module in ("tests/serving/test_keys.py", "tests/ray_backend/test_sim_pool.py")
+        for module in ("tests/serving/test_keys.py", "tests/serving/test_rates.py")
     )
     items = [SimpleNamespace(nodeid=name) for name in (*keys, alone[0], *pool, alone[1])]
     in_turns(items)
     names = [item.nodeid for item in items]
-    assert names == [*alone, *pool, *keys]
+    assert names == [*alone, *keys, *pool]
 
     options = SimpleNamespace(loadscopereorder=False)
     config = SimpleNamespace(option=options, getvalue=lambda _: ["2*popen"])
@@ -71,4 +72,4 @@ def test_the_first_process_gets_all_of_them_and_another_whole_modules():
         scheduler.add_node_collection(process, names)
     scheduler.schedule()
     assert [names[number] for number in first.given[: len(alone)]] == alone
-    assert [names[number] for number in other.given] == pool
+    assert [names[number] for number in other.given] == keys

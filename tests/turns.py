@@ -1,10 +1,9 @@
 """Two processes share a run of tests (`pytest -n 2`, which is `make test`): who runs what?
 
-Live tests run in the first, one after another: a service waits for most of its time, and two with
-real engines would be too much for two cores, or for a GPU. The second process runs all other tests
-meanwhile, and the first helps it once it is through. There, tests with a Ray of their own come
-first, so that the many quick ones are beside the heaviest of the live ones. A module's tests stay
-together and in their order.
+Live tests, and others with a Ray of their own, run in the first, one after another: they wait for
+most of their time, and two at once would be too much for two cores (Ray gives up a node that is not
+up in half a minute), or for a GPU. The second process runs all other tests meanwhile, and the first
+helps it once it is through. A module's tests stay together and in their order.
 """
 
 from __future__ import annotations
@@ -17,14 +16,10 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-LIVE = "tests/live/"
-ON_GPU = ("tests/calibration/test_microbench.py", "tests/serving/test_devices.py")  # so is vLLM
-# Of the live ones, what has no real engine and no figure that depends on what else the cores do.
-BESIDE = tuple(
-    f"{LIVE}test_{name}.py" for name in ("asleep", "keepers_on_ray", "prometheus", "replan")
-)
-WITH_RAY = (
-    *BESIDE,
+ONE_AT_A_TIME = (
+    "tests/live/",
+    "tests/calibration/test_microbench.py",  # takes a GPU, as vLLM does
+    "tests/serving/test_devices.py",
     "tests/calibration/test_measure_live.py",
     "tests/cli/test_search.py",
     "tests/cli/test_simulate.py",
@@ -40,18 +35,12 @@ _SESSION_BEHIND, _PROCESS_BEHIND = 5, 19
 
 def one_at_a_time(nodeid: str) -> bool:
     """Whether a test is one of the first process's."""
-    return nodeid.startswith((LIVE, *ON_GPU)) and not nodeid.startswith(BESIDE)
+    return nodeid.startswith(ONE_AT_A_TIME)
 
 
 def in_turns(items: list[pytest.Item]) -> None:
-    """First what the first process runs, since it takes first; then what has a Ray of its own."""
-    items.sort(key=lambda item: _turn(item.nodeid))
-
-
-def _turn(nodeid: str) -> int:
-    if one_at_a_time(nodeid):
-        return 0
-    return 1 if nodeid.startswith(WITH_RAY) else 2
+    """First what the first process runs, since it takes first."""
+    items.sort(key=lambda item: not one_at_a_time(item.nodeid))
 
 
 def fall_behind(worker: str) -> None:
