@@ -22,9 +22,10 @@ import psutil
 
 from tests.live.scripted_instance import REPLICAS, scripted_instance
 from tests.live.strikes import STRIKES, Struck, replica, strike, strike_controller, undisturbed
-from tests.live.test_faults import ARGUMENTS, LIMITS, STEERING, whole
 from tests.live.test_faults_scripted import SHORT, STREAMS
 from tests.live.tiny_instance import MODEL, tiny_instance
+from tests.live.two_ranks.conftest import ARGUMENTS, LIMITS, STEERING
+from tests.live.two_ranks.test_faults import whole
 
 
 @dataclass(frozen=True, kw_only=True)
