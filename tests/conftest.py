@@ -33,6 +33,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> turns.Turns:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    turns.named_apart(items)
     if hasattr(config, "workerinput"):
         turns.in_turns(items)
     if any(Path("/dev").glob("nvidia[0-9]*")):

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from _pytest.nodeid import NodeId
 
-from tests.turns import ONE_AT_A_TIME, Turns, in_turns, one_at_a_time
+from tests.turns import ONE_AT_A_TIME, Turns, in_turns, named_apart, one_at_a_time
 
 ROOT = Path(__file__).resolve().parents[1]
 # Whoever serves by one of these does so with real engines, or strikes scripted ones.
@@ -50,6 +52,22 @@ class Process:
 
     def shutdown(self) -> None:
         self.shutting_down = True
+
+
+def item(nodeid: str, name: str) -> Any:
+    found = NodeId.parse(nodeid)
+    return SimpleNamespace(nodeid=nodeid, name=name, _id=found)
+
+
+def test_parameters_that_an_id_has_lost_come_back():
+    items = [item("a.py::test", "test[GET /b]"), item("a.py::other[1]", "other[1]")]
+    named_apart(items)
+    assert [str(each._id) for each in items] == ["a.py::test[GET /b]", "a.py::other[1]"]
+
+
+def test_two_tests_of_one_id_are_refused_since_one_would_not_run():
+    with pytest.raises(pytest.UsageError, match=r"\['a.py::test'\]"):
+        named_apart([item("a.py::test", "test"), item("a.py::test", "test")])
 
 
 def test_the_first_process_gets_all_of_them_and_another_whole_modules():

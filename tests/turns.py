@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,22 @@ _SESSION_BEHIND, _PROCESS_BEHIND = 5, 19
 def one_at_a_time(nodeid: str) -> bool:
     """Whether a test is one of the first process's."""
     return nodeid.startswith(ONE_AT_A_TIME)
+
+
+def named_apart(items: Iterable[pytest.Item]) -> None:
+    """See that no two tests have one id: processes are told by it what to run.
+
+    With pytest 9.2 schemathesis loses the parameters that a test's name ends with. Raises
+    UsageError for what is still the same.
+    """
+    seen: Counter[str] = Counter()
+    for item in items:
+        _, bracket, parameters = item.name.partition("[")
+        if bracket and "[" not in item.nodeid:
+            item._id = item._id.with_params(parameters.removesuffix("]"))
+        seen[item.nodeid] += 1
+    if twice := sorted(name for name, count in seen.items() if count > 1):
+        raise pytest.UsageError(f"these tests have one id: {twice}. Fix: name them apart.")
 
 
 def in_turns(items: list[pytest.Item]) -> None:
