@@ -61,6 +61,7 @@ def test_without_a_head_answers_go_on_and_its_successor_steers(served: Served) -
         served.engines[0].kill()  # and nobody is there to replace it
         time.sleep(AWAY_S)
         print(f"{callers.answered - before} answers in {2 * AWAY_S:.0f} s without a head")
+        assert callers.answered > before
         began_s = time.monotonic()
         served.pods.start_head()
         until(lambda: _ready(service) == 1, limit_s=180, what="the controller is back")
