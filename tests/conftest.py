@@ -27,6 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
         turns.fall_behind(config.workerinput["workerid"])
 
 
+@pytest.hookimpl(optionalhook=True)  # absent with `-p no:xdist`
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> turns.Turns:
     config.option.loadscopereorder = False  # the order of `turns.in_turns`
     return turns.Turns(config, log)
