@@ -6,6 +6,7 @@ A service of its own, under streams and short requests whose answers are known: 
 ranks whose processes are struck one by one, then scripted engines (three replicas, two gateways)
 for the controller. `--quick`: the scripted ones alone. Loading, from Serve's start of the new
 replica to its first answer, is told apart: it depends on the model and on the machine.
+Exit code 1: a fault took longer than is required, loading apart.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.live.healing import REQUIRED_S
 from tests.live.scripted_instance import REPLICAS, scripted_instance
 from tests.live.strikes import STRIKES, Struck, replica, strike, strike_controller, undisturbed
 from tests.live.test_faults_scripted import SHORT, STREAMS
@@ -121,6 +123,10 @@ def main() -> None:
         )
     if options.json:
         options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+    late = [row.what for row in rows if row.apart_s > REQUIRED_S]
+    print(f"longer than {REQUIRED_S:.0f} s: {', '.join(late) or 'none'}")
+    if late:
+        raise SystemExit(1)
 
 
 def _text(seconds: float | None) -> str:

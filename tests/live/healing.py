@@ -79,6 +79,26 @@ def healed(log: Path, *, fault_s: float, limit_s: float) -> Healing:
     return found[0]
 
 
+def history(log: Path, *, fault_s: float, pool: str = "main") -> str:
+    """A pool's replicas as they came and went since then, a line for each change: why so long?"""
+    lines: list[str] = []
+    before = ""
+    for tick in _ticks(log):
+        seen = next((p for p in tick.snapshot.pools if p.pool == pool), None)
+        if seen is None or tick.snapshot.now_s <= fault_s:
+            continue
+        told = (
+            f"answer {sorted(replica.replica_id for replica in seen.replicas)}, "
+            f"start {[(s.replica_id, round(s.since_s - fault_s, 1)) for s in seen.starting]}, "
+            f"pending {seen.pending}, unmet {seen.unmet!r}, failed {seen.start_failure!r}"
+        )
+        ordered = [f"{d.action} {d.subject}: {d.reason}" for d in tick.decisions]
+        if ordered or told != before:
+            lines.append(f"{tick.snapshot.now_s - fault_s:6.1f} s: {told} {ordered or ''}")
+        before = told
+    return "\n".join(lines)
+
+
 def _ticks(log: Path) -> Iterator[Tick]:
     lines = log.read_text(encoding="utf-8").splitlines(keepends=True)
     whole = [line for line in lines if line.endswith("\n")]  # the last may be half written

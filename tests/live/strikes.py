@@ -12,7 +12,7 @@ import httpx
 import psutil
 
 from tests.live.faithful_load import Account, Case, faithful_load
-from tests.live.healing import Healing, healed
+from tests.live.healing import Healing, healed, history
 from tests.live.instance import LiveInstance, until
 
 Victim = Callable[[LiveInstance], psutil.Process]
@@ -53,6 +53,7 @@ class Struck:
 
     process: psutil.Process
     healing: Healing
+    history: str
     account: Account
 
 
@@ -72,7 +73,8 @@ async def strike(
         fault_s = time.time()
         hit(process)
         found = await asyncio.to_thread(healed, service.decisions, fault_s=fault_s, limit_s=limit_s)
-    return Struck(process=process, healing=found, account=account)
+    told = history(service.decisions, fault_s=fault_s)
+    return Struck(process=process, healing=found, history=told, account=account)
 
 
 async def strike_controller(
