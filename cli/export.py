@@ -1,7 +1,8 @@
 """`shardwise export`: a plan in the words of another system.
 
 Without --out the text goes to stdout, several files with their paths above them.
-Exit code 0: written. 2: the plan cannot be read, the format is not known or cannot say it.
+Exit code 0: written. 2: the plan cannot be read, no replica of it could start,
+or the format is not known or cannot say it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from cli.console import out
 from cluster.errors import InputError
 from cluster.export import CONFIGURED, FORMATS, ExportFile, export
 from cluster.model.plan import load_plan
+from cluster.model.startable import must_start
 from serving.settings.config import load_serve_config
 
 
@@ -33,7 +35,9 @@ def command(
     ] = None,
 ) -> None:
     """Say a plan as vLLM, NIM, Triton, Ray Serve or Helm configuration, or as placement groups."""
-    files = export(load_plan(path), format_name, config=_sections(config))
+    plan = load_plan(path)
+    must_start(plan)
+    files = export(plan, format_name, config=_sections(config))
     if target is not None:
         _write(files, target)
         return

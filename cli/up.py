@@ -22,6 +22,7 @@ from cli.address import is_job_interface
 from cli.console import out
 from cluster.errors import InputError, ShardwiseError, UnavailableError
 from cluster.model.plan import Plan, load_plan
+from cluster.model.startable import must_start
 from cluster.ray_backend.inventory import local_cluster
 from serving.instance import INSTANCE_VARIABLE, Instance, Progress
 from serving.keys import load_keys
@@ -78,6 +79,7 @@ def command(
     if address is None:
         _check_devices(loaded)
         _check_port(settings)
+    must_start(loaded)
     if settings.open_to_all:
         console.print(
             f"warning: whoever reaches {settings.http.host}:{settings.http.port} may ask anything, "

@@ -10,7 +10,7 @@ import yaml
 from typer.testing import CliRunner
 
 from cli.export import command
-from cluster.errors import UnknownNameError
+from cluster.errors import InputError, UnknownNameError
 from cluster.export import CONFIGURED, FORMATS, export
 from cluster.model.plan import parse_plan
 from serving.rayservice.wanted import read_wanted
@@ -79,7 +79,9 @@ instance_group [
 
 
 # One engine a replica, as gateways here serve it.
-SERVED = PLAN.replace('"dp": 8, "pp": 1, "moe_ep": 16', '"dp": 1, "pp": 8, "moe_ep": 2')
+SERVED = PLAN.replace('"dp": 8, "pp": 1, "moe_ep": 16', '"dp": 1, "pp": 8, "moe_ep": 2').replace(
+    '"data_parallel_size": 8', '"pipeline_parallel_size": 8'
+)
 
 
 def text_of(name: str) -> str:
@@ -150,6 +152,15 @@ def test_every_format_can_be_written_to_a_directory(tmp_path, name):
     assert result.exit_code == 0, result.output
     for path, text in texts(name).items():
         assert (tmp_path / "to" / path).read_text() == text
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_layout_that_was_broken_by_hand_is_not_exported(tmp_path, name):
+    broken = text_of(name).replace('"tp": 2', '"tp": 3').replace('_size": 2', '_size": 3')
+    result = call(tmp_path, "--format", name, "--out", str(tmp_path / "to"), plan=broken)
+    assert isinstance(result.exception, InputError)
+    assert "pool 'main' of the plan: " in str(result.exception)
+    assert not (tmp_path / "to").exists()
 
 
 def test_an_unknown_format_names_the_known_ones(tmp_path):

@@ -95,6 +95,16 @@ def test_a_plan_with_data_parallel_attention(home: Path, plan: Path) -> None:
     assert "--max-dp 1" in refused(home, str(plan))
 
 
+def test_a_layout_that_its_model_does_not_split_over(home: Path, plan: Path) -> None:
+    data = json.loads(plan.read_text())
+    data["pools"][0]["layout"].update(tp=2, moe_tp=2)
+    data["pools"][0]["engine_args"]["tensor_parallel_size"] = 2
+    plan.write_text(json.dumps(data))
+    told = " ".join(refused(home, str(plan)).split())
+    assert "pool 'main' of the plan: 9 attention heads do not split over tp = 2" in told
+    assert "Fix: use tp = 1." in told
+
+
 def test_more_devices_than_the_machine_has(home: Path, plan: Path) -> None:
     data = json.loads(plan.read_text())
     data["pools"][0]["layout"].update(tp=1, moe_tp=1, pp=4096)
