@@ -31,11 +31,12 @@ from ray import serve
 from cluster.errors import InputError, ShardwiseError, UnavailableError
 from cluster.model.plan import Plan, load_plan
 from cluster.ray_backend.auth import ray_token
-from cluster.ray_backend.capacity import check_capacity
+from cluster.ray_backend.ray_supply import node_supply
 from serving import app
 from serving.control.scaler import DeploymentState, ServeScaler
 from serving.deploy import APP, NAMESPACE, begin, deployment_of
 from serving.diagnosis import failure, waiting_for
+from serving.first_room import FirstRoom
 from serving.instance import Instance, Progress
 from serving.keeper.ray_cluster import end_keepers
 from serving.layout.layout_desk import LayoutDesk
@@ -67,6 +68,7 @@ class Head:
         self._instance = instance
         self._orders = orders
         self._progress = Progress(phase="starting", doing="starting Ray", namespace=NAMESPACE)
+        self._room = FirstRoom(node_supply)
         self._stop = threading.Event()
         self._deployed = False
         self._logs: Path | None = None  # Ray's, where it is started here
@@ -99,7 +101,7 @@ class Head:
         sources = resolve_sources(self._orders.plan)
         context = self._start_ray()
         self._listen()  # Ray has put its own handlers there
-        check_capacity(app.first_replicas(self._orders.plan), _nodes())
+        self._room.check(app.first_replicas(self._orders.plan), _nodes())
         self._tell("starting Serve and the controller", dashboard=context.dashboard_url)
         # No proxies: callers reach the gateways themselves (`serving.entry`).
         serve.start(proxy_location="Disabled")
@@ -155,7 +157,7 @@ class Head:
         thread = threading.Thread(target=deploy, daemon=True)
         thread.start()
         while thread.is_alive():
-            self._tell(waiting_for(self._states()))
+            self._tell("; ".join(filter(None, [waiting_for(self._states()), self._room.waiting()])))
             thread.join(timeout=1.0)
             self._check_stop()
         if outcome[0] is not None:

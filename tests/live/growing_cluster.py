@@ -52,8 +52,9 @@ finally:
 
 @dataclass(frozen=True)
 class GrowingCluster(BareCluster):
-    """`autoscaling`: the file that the autoscaler reads at every look."""
+    """`address`: of Ray. `autoscaling`: the file that the autoscaler reads at every look."""
 
+    address: str = ""
     autoscaling: Path = Path()
 
     def allow(self, nodes: int) -> None:
@@ -87,7 +88,7 @@ def growing_cluster(home: Path, *, nodes: int) -> Iterator[GrowingCluster]:
         }
         arguments = (json.dumps(start), address)
         with cluster_process(home, USED + _CLUSTER, *arguments, env=env) as dashboard:
-            yield GrowingCluster(dashboard, _TOKEN, autoscaling)
+            yield GrowingCluster(dashboard, _TOKEN, address, autoscaling)
 
 
 def _config(address: str) -> dict[str, object]:
