@@ -18,10 +18,9 @@ from cli.console import resolve_cluster
 from cluster.calibration.live_file import LiveFile
 from cluster.costmodel.coefficients import Coefficients
 from cluster.errors import ConfigError, InputError
-from cluster.model.devices import get_device
 from cluster.model.hardware import NodeGroup
 from cluster.model.plan import Plan, load_plan
-from cluster.model.planned import planned_model
+from cluster.model.planned import planned_group, planned_model
 from cluster.model.workload import Slo
 from cluster.priority import Priority
 from cluster.sim.failures import Failure
@@ -178,11 +177,7 @@ def _group(plan: Plan, *, source: str) -> NodeGroup:
         if group.device.name == wanted.device:
             return group
     if wanted.spec.strip().lower() == "local":
-        return NodeGroup(
-            nodes=wanted.nodes,
-            devices_per_node=wanted.devices_per_node,
-            device=get_device(wanted.device),
-        )
+        return planned_group(wanted)
     raise ConfigError(
         source=source,
         field="cluster.device",

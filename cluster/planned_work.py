@@ -25,12 +25,11 @@ from cluster.costmodel.estimate import EstimateTable, Serving, estimate
 from cluster.costmodel.speculation import Speculation
 from cluster.engine_work import EngineWork, TokenPrices, shared_evenly, turned_over
 from cluster.errors import InputError
-from cluster.model.devices import get_device
 from cluster.model.hardware import NodeGroup
 from cluster.model.layout import LayoutTable
 from cluster.model.model_spec import ModelSpec
 from cluster.model.plan import Expectation, Plan, PoolSection
-from cluster.model.planned import planned_model
+from cluster.model.planned import planned_group, planned_model
 from cluster.model.workload import Workload
 from cluster.pool_capacity import in_flight_tokens
 
@@ -104,16 +103,11 @@ def modelled_work(
 
 
 def _modelled(pool: PoolSection, *, plan: Plan) -> EngineWork | None:
-    cluster = plan.cluster
     if pool.layout.dims:
         return None
     try:
         model = planned_model(pool, source="plan")
-        device = get_device(cluster.device)
-        group = NodeGroup(
-            nodes=cluster.nodes, devices_per_node=cluster.devices_per_node, device=device
-        )
-        return modelled_work(model, group, pool, plan=plan)
+        return modelled_work(model, planned_group(plan.cluster), pool, plan=plan)
     except InputError:
         return None
 

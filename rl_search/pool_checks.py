@@ -19,6 +19,7 @@ from cluster.model.layout import Layout, LayoutTable
 from cluster.model.model_spec import ModelSpec
 from cluster.model.plan import PoolSection, SloSection
 from cluster.model.rules import Severity, explain
+from cluster.model.startable import DEGREES
 from cluster.model.workload import Workload
 from rl_search.serving_args import serving_of
 from rl_search.sharded_estimate import estimate_layouts
@@ -303,9 +304,7 @@ def engine_args(pool: Pool) -> Iterator[Finding]:
     """Engine arguments that say another layout."""
     layout = pool.layout
     pairs = (
-        ("tensor_parallel_size", layout.tp),
-        ("pipeline_parallel_size", layout.pp),
-        ("data_parallel_size", layout.dp),
+        *((argument, getattr(layout, degree)) for degree, argument in DEGREES),
         ("max_num_batched_tokens", layout.max_num_batched_tokens),
         ("max_num_seqs", max(1, -(-layout.max_num_seqs // layout.dp))),
     )

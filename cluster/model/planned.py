@@ -1,11 +1,13 @@
-"""Which model does a pool of a plan serve, as the cost model knows it?"""
+"""Which model does a pool of a plan serve, and on which devices, as the cost model knows them?"""
 
 from __future__ import annotations
 
 from cluster.errors import ConfigError, InputError
 from cluster.model.catalogue import get_model
+from cluster.model.devices import get_device
+from cluster.model.hardware import NodeGroup
 from cluster.model.model_spec import ModelSpec
-from cluster.model.plan import PoolSection
+from cluster.model.plan import ClusterSection, PoolSection
 
 
 def planned_model(pool: PoolSection, *, source: str) -> ModelSpec:
@@ -25,3 +27,15 @@ def planned_model(pool: PoolSection, *, source: str) -> ModelSpec:
                 problem=str(first),
                 fix="name a model of the catalogue or the path of its config.json.",
             ) from first
+
+
+def planned_group(cluster: ClusterSection) -> NodeGroup:
+    """The devices a plan was made for, by their name in the catalogue.
+
+    Raises UnknownNameError for a device that only the plan's cluster file describes.
+    """
+    return NodeGroup(
+        nodes=cluster.nodes,
+        devices_per_node=cluster.devices_per_node,
+        device=get_device(cluster.device),
+    )

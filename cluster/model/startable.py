@@ -10,15 +10,15 @@ from dataclasses import replace
 
 from cluster.errors import InputError, ShardwiseError
 from cluster.model.cluster_file import parse_cluster
-from cluster.model.devices import get_device
-from cluster.model.hardware import ClusterSpec, NodeGroup
+from cluster.model.hardware import ClusterSpec
 from cluster.model.plan import ClusterSection, Plan, PoolSection
-from cluster.model.planned import planned_model
+from cluster.model.planned import planned_group, planned_model
 from cluster.model.rules import explain
 
 # Rules that a replica breaks at a price, and starts.
 _ONLY_COSTS = frozenset({"domain", "packing", "batch"})
-_DEGREES = (
+# As a layout and as the engine's arguments call them.
+DEGREES = (
     ("tp", "tensor_parallel_size"),
     ("pp", "pipeline_parallel_size"),
     ("dp", "data_parallel_size"),
@@ -26,21 +26,27 @@ _DEGREES = (
 
 
 def must_start(plan: Plan) -> None:
-    """Raise InputError for a pool of which no replica could start, or would with another layout.
+    """Raise InputError for a plan of which `unstartable` says something."""
+    if (problem := unstartable(plan)) is not None:
+        raise InputError(
+            f"{problem} `shardwise check` lists all that is wrong with a plan, and its cost."
+        )
+
+
+def unstartable(plan: Plan) -> str | None:
+    """The first pool of which no replica could start, or would with another layout, and the fix.
 
     A model that is not in reach, or a device described in a file that is not, is taken on trust.
     """
     for pool in plan.pools:
         problem = _other_degrees(pool) or _unfit(pool, plan.cluster)
         if problem is not None:
-            raise InputError(
-                f"pool '{pool.name}' of the plan: {problem} `shardwise check` lists all that is "
-                "wrong with a plan, and its cost."
-            )
+            return f"pool '{pool.name}' of the plan: {problem}"
+    return None
 
 
 def _other_degrees(pool: PoolSection) -> str | None:
-    for degree, argument in _DEGREES:
+    for degree, argument in DEGREES:
         planned = getattr(pool.layout, degree)
         given = pool.engine_args.get(argument, planned)
         if given != planned:
@@ -66,8 +72,6 @@ def _unfit(pool: PoolSection, cluster: ClusterSection) -> str | None:
 def _spec(cluster: ClusterSection) -> ClusterSpec:
     """By the catalogue, or by the file that the plan was made with."""
     try:
-        device = get_device(cluster.device)
+        return ClusterSpec(name=cluster.spec, groups=(planned_group(cluster),))
     except ShardwiseError:
         return parse_cluster(cluster.spec)
-    group = NodeGroup(nodes=cluster.nodes, devices_per_node=cluster.devices_per_node, device=device)
-    return ClusterSpec(name=cluster.spec, groups=(group,))

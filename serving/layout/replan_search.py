@@ -18,10 +18,9 @@ from typing import Any
 
 from cluster.errors import InputError, ShardwiseError, UnavailableError
 from cluster.model.cluster_file import parse_cluster
-from cluster.model.devices import get_device
 from cluster.model.hardware import NodeGroup
 from cluster.model.plan import Plan, parse_plan
-from cluster.model.planned import planned_model
+from cluster.model.planned import planned_group, planned_model
 from cluster.model.workload import Lengths, Workload
 from cluster.ray_backend.inventory import cpu_group, local_cluster
 from rl_search.checks import group_of
@@ -76,11 +75,7 @@ def plan_group(plan: Plan) -> NodeGroup:
             return cpu_group() if section.device_kind == "cpu" else local_cluster().groups[0]
         return group_of(plan, parse_cluster(section.spec))
     except InputError:
-        return NodeGroup(
-            nodes=section.nodes,
-            devices_per_node=section.devices_per_node,
-            device=get_device(section.device),
-        )
+        return planned_group(section)
 
 
 def _found(said: bytes, *, code: int | None) -> Found:
