@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from cluster.errors import InputError
-from cluster.ray_backend.capacity import PoolNeed, Resources, check_capacity
+from cluster.ray_backend.capacity import PoolNeed, Resources, check_capacity, lacking
 from cluster.ray_backend.node_supply import NodeSupply, Refusals
 
 
@@ -22,12 +21,9 @@ class FirstRoom:
 
     def check(self, needs: Sequence[PoolNeed], nodes: Sequence[Resources]) -> None:
         """Raise InputError, naming what has no place, where no autoscaler could bring a node."""
-        try:
+        self._lack = lacking(needs, nodes)
+        if self._lack and not self._supply().manages:
             check_capacity(needs, nodes)
-        except InputError as error:
-            if not self._supply().manages:
-                raise
-            self._lack = str(error).partition(". Fix:")[0]
 
     def waiting(self) -> str:
         """What nodes are waited for, in words; empty where there was room from the start."""

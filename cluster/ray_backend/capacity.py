@@ -27,11 +27,21 @@ class PoolNeed:
 
 def check_capacity(needs: Sequence[PoolNeed], nodes: Sequence[Resources]) -> None:
     """Raise InputError naming the first replica that cannot be placed on the free `nodes`."""
+    if lack := lacking(needs, nodes):
+        raise InputError(
+            f"{lack}. Fix: plan for the devices there are (`--cluster local` for this machine), "
+            "or deploy on a larger cluster with --address."
+        )
+
+
+def lacking(needs: Sequence[PoolNeed], nodes: Sequence[Resources]) -> str:
+    """The first replica that cannot be placed on the free `nodes`, in words; empty if all can."""
     free = [dict(node) for node in nodes]
     for need in needs:
         for replica in range(need.replicas):
             if not _place(need.placement, free):
-                raise InputError(_explain(need, replica, nodes))
+                return _explain(need, replica, nodes)
+    return ""
 
 
 def _place(placement: PlacementBundles, free: list[dict[str, float]]) -> bool:
@@ -63,6 +73,5 @@ def _explain(need: PoolNeed, replica: int, nodes: Sequence[Resources]) -> str:
     return (
         f"pool '{need.pool}': replica {replica + 1} of {need.replicas} needs {len(bundles)} "
         f"{device}(s) {where}; the cluster has {len(nodes)} node(s) with {', '.join(counts)} "
-        f"{device}(s). Fix: plan for the devices there are (`--cluster local` for this machine), "
-        "or deploy on a larger cluster with --address."
+        f"{device}(s)"
     )
