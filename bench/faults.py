@@ -32,11 +32,12 @@ from tests.live.two_ranks.test_faults import whole
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One fault; seconds. `loading_s`: None where nothing is loaded."""
+    """One fault; seconds. `loading_s`: None where nothing is loaded. `starts`: of replicas."""
 
     what: str
     noticed_s: float | None
     loading_s: float | None
+    starts: int
     apart_s: float
     answers: int
     wrong: int
@@ -63,6 +64,7 @@ def scripted(folder: Path) -> list[Row]:
                     what=f"controller, {sign.name}",
                     noticed_s=None,
                     loading_s=None,
+                    starts=0,
                     apart_s=back_s,
                     answers=account.streams + account.short,
                     wrong=len(account.wrong),
@@ -98,6 +100,7 @@ def _row(what: str, found: Struck) -> Row:
         what=what,
         noticed_s=found.healing.noticed_s,
         loading_s=found.healing.loading_s,
+        starts=found.healing.starts,
         apart_s=found.healing.apart_s,
         answers=found.account.streams + found.account.short,
         wrong=len(found.account.wrong),
@@ -114,12 +117,15 @@ def main() -> None:
     if not options.quick:
         with tempfile.TemporaryDirectory() as folder:
             rows = real(Path(folder)) + rows
-    print(f"{'what':32} {'noticed s':>10} {'loading s':>10} {'apart s':>8} {'answers':>8} wrong")
+    print(
+        f"{'what':32} {'noticed s':>10} {'loading s':>10} {'starts':>6} {'apart s':>8} "
+        f"{'answers':>8} wrong"
+    )
     for row in rows:
         noticed, loading = _text(row.noticed_s), _text(row.loading_s)
         print(
-            f"{row.what:32} {noticed:>10} {loading:>10} {row.apart_s:8.1f} {row.answers:8} "
-            f"{row.wrong}"
+            f"{row.what:32} {noticed:>10} {loading:>10} {row.starts:6} {row.apart_s:8.1f} "
+            f"{row.answers:8} {row.wrong}"
         )
     if options.json:
         options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))

@@ -18,15 +18,16 @@ REQUIRED_S = 30.0  # the most that healing may take, apart from loading
 
 @dataclass(frozen=True, kw_only=True)
 class Healing:
-    """Seconds after a fault. `loading_s`: of the replica in its place, from Serve's start of it.
+    """Seconds after a fault. `loading_s`: in its place, from Serve's first start of a replica.
 
     `noticed_s`: its restart was ordered, or another was begun. `back_s`: as many as before
-    answer.
+    answer. `starts`: what Serve began; more than one, and the others failed, which is loading too.
     """
 
     noticed_s: float
     loading_s: float
     back_s: float
+    starts: int
 
     @property
     def apart_s(self) -> float:
@@ -36,7 +37,8 @@ class Healing:
     def __str__(self) -> str:
         return (
             f"noticed after {self.noticed_s:.1f} s, back after {self.back_s:.1f} s, of which "
-            f"{self.loading_s:.1f} s loading: {self.apart_s:.1f} s apart from it"
+            f"{self.loading_s:.1f} s loading in {self.starts} start(s): {self.apart_s:.1f} s apart "
+            "from it"
         )
 
 
@@ -61,8 +63,13 @@ def healing(log: Path, *, fault_s: float, pool: str = "main") -> Healing | None:
             noticed_s = (now_s if ordered else min([now_s, *begun.values()])) - fault_s
         new = there - before
         if noticed_s is not None and new and not ordered & there and not seen.pending:
-            since_s = max((begun[name] for name in new if name in begun), default=now_s)
-            return Healing(noticed_s=noticed_s, loading_s=now_s - since_s, back_s=now_s - fault_s)
+            since_s = min(begun.values(), default=now_s)
+            return Healing(
+                noticed_s=noticed_s,
+                loading_s=now_s - since_s,
+                back_s=now_s - fault_s,
+                starts=len(begun),
+            )
     return None
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from tests.live import scripted_engine
 from tests.live.faithful_load import Case, faithful_load
+from tests.live.healing import REQUIRED_S
 from tests.live.instance import until
 from tests.live.scripted_engine import Pace, said, text
 from tests.live.scripted_instance import (
@@ -67,6 +68,7 @@ async def test_a_struck_replica_is_replaced_and_no_request_is_lost(
     print(struck.history)
     assert struck.account.wrong == []
     assert struck.account.streams > 0 and struck.account.short > 0
+    assert struck.healing.apart_s <= REQUIRED_S
     assert not struck.process.is_running()
 
 
@@ -82,6 +84,7 @@ async def test_the_controller_is_back_and_nobody_has_noticed(
     print(f"\n{sign.name} of the controller: another after {back_s:.1f} s; {account}")
     assert account.wrong == []
     assert account.short > 0
+    assert back_s <= REQUIRED_S
     assert not before.is_running()
     assert len(service.processes("ray::ControllerActor")) == 1
 

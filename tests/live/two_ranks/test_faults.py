@@ -1,7 +1,7 @@
 """What a fault costs with a real engine of two ranks: its processes are struck under load.
 
 One replica, so requests wait for the next: on two cores a second would only slow the first down.
-`tests/live/test_faults_scripted.py` has several. How long it takes is for `bench.faults` to judge.
+`tests/live/test_faults_scripted.py` has several.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from tests.live.faithful_load import Case
+from tests.live.healing import REQUIRED_S
 from tests.live.instance import LiveInstance, until
 from tests.live.strikes import STRIKES, Victim, strike, undisturbed
 from tests.live.tiny_instance import MODEL
@@ -55,6 +56,7 @@ async def test_a_struck_process_is_replaced_and_no_request_is_lost(
     print(struck.history)
     assert struck.account.wrong == []
     assert struck.account.streams > 0
+    assert struck.healing.apart_s <= REQUIRED_S
     await asyncio.to_thread(whole, service)
     assert not struck.process.is_running()
     await asyncio.to_thread(nothing_left, service)
