@@ -19,7 +19,7 @@ from tests.live.instance import free_port
 
 _TOKEN = "growing-" + "7" * 32
 _HEAD = "f" * 51 + "00000"  # the id that the provider expects of the head
-_PROVIDER = "ray.autoscaler._private.fake_multi_node.node_provider.FakeMultiNodeProvider"
+_PROVIDER = "tests.live.nodes_apart.NodesApart"
 _OBJECTS = 100 * 2**20  # bytes of a node's object store
 _CORES = 2  # of a worker
 

@@ -36,7 +36,7 @@ def test_up_says_what_it_waits_for_and_serves_once_a_node_may_come(
         to_cluster = ("up", str(plan), "--address", cluster.address, "--config", str(ours.config))
         up = threads.submit(ours.command, *to_cluster)
         try:
-            until(lambda: up.done() or REFUSED in doing(ours), limit_s=90, what="it is refused")
+            until(lambda: up.done() or REFUSED in doing(ours), limit_s=180, what="it is refused")
             assert not up.done(), up.result()
             assert "pool 'main': replica 1 of 1 needs 1 CPU(s) on one node" in doing(ours)
             cluster.allow(1)

@@ -2,7 +2,8 @@
 
 Nothing of this repository is on its path: what jobs run there has travelled with them. Its Ray has
 a directory of its own that names it, as after `ray start`: jobs are told the address that stands
-there, or else that of any cluster on the machine.
+there, or else that of any cluster on the machine. Each node unpacks what travels into a directory
+of its own: into one of both, the second would unpack it away from under the first's processes.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ cluster = Cluster(
     initialize_head=True, head_node_args={**head, "dashboard_agent_listen_port": agent}
 )
 pathlib.Path(sys.argv[3], "ray_current_cluster").write_text(cluster.address)
-cluster.add_node(num_cpus=2)
+cluster.add_node(num_cpus=2, runtime_env_dir_name="files-of-the-second")
 print("READY", flush=True)
 sys.stdin.read()
 cluster.shutdown()
