@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -110,6 +111,14 @@ class LiveInstance:
         """Processes of the instance that call themselves so."""
         head = psutil.Process(int((self.home / "instance" / "head.pid").read_text()))
         return [p for p in head.children(recursive=True) if title in _title(p)]
+
+    def replicas_alive(self, pool: str) -> list[psutil.Process]:
+        """Replicas of a pool; the status has those, too, that ended within the last seconds."""
+        found = []
+        for replica in self.status()["replicas"]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found += [psutil.Process(replica["pid"])] if replica["pool"] == pool else []
+        return found
 
     @property
     def decisions(self) -> Path:
