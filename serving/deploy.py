@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from ray import serve
@@ -9,6 +10,7 @@ from ray import serve
 from cluster.model.plan import Plan
 from cluster.ray_backend.auth import ray_token
 from serving.app import Deployment, build, start_controller, start_weight_store
+from serving.controller_life import ControllerLife
 from serving.layout.node_requests import NodeRequests
 from serving.layout.pool_app import PoolApps
 from serving.settings.config import ServeConfig
@@ -38,8 +40,9 @@ def deployment_of(
     )
 
 
-def begin(deployment: Deployment) -> serve.Application:
-    """Start the controller and this node's weight store. Returns what is to be run as `APP`."""
-    start_controller(deployment, PoolApps(deployment=deployment), NodeRequests())
+def begin(deployment: Deployment) -> tuple[ControllerLife, serve.Application]:
+    """Start the controller and this node's weight store. The second is to be run as `APP`."""
+    start = partial(start_controller, deployment, PoolApps(deployment=deployment), NodeRequests())
+    controller = ControllerLife(start)
     start_weight_store(deployment)
-    return build(deployment)
+    return controller, build(deployment)

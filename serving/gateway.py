@@ -29,6 +29,7 @@ from serving.admission import PoolFront
 from serving.canary import Canaries
 from serving.control.controller_watch import ControllerWatch
 from serving.control.replica_end import end_on_node
+from serving.controller_life import is_up
 from serving.direct_link import DirectLink
 from serving.dispatch import Dispatcher
 from serving.entry import HttpEntry
@@ -154,7 +155,9 @@ class Gateway:
 
     def _kill_controller(self) -> None:
         controller = ray.get_actor(self._spec.controller, namespace=self._spec.namespace)
-        ray.kill(controller, no_restart=False)
+        # One that has never been up holds its callers, too: it is slow to start, not frozen.
+        if is_up(controller):
+            ray.kill(controller, no_restart=False)
 
     async def _status(self) -> dict[str, Any]:
         status: dict[str, Any] = await self._ask_controller("status")

@@ -34,6 +34,7 @@ from cluster.ray_backend.auth import ray_token
 from cluster.ray_backend.ray_supply import node_supply
 from serving import app
 from serving.control.scaler import DeploymentState, ServeScaler
+from serving.controller_life import ControllerLife
 from serving.deploy import APP, NAMESPACE, begin, deployment_of
 from serving.diagnosis import failure, waiting_for
 from serving.first_room import FirstRoom
@@ -71,6 +72,7 @@ class Head:
         self._room = FirstRoom(node_supply)
         self._stop = threading.Event()
         self._deployed = False
+        self._controller: ControllerLife | None = None
         self._logs: Path | None = None  # Ray's, where it is started here
 
     def run(self) -> int:
@@ -79,8 +81,7 @@ class Head:
         adopt_orphans()
         code = 0
         try:
-            self._up()
-            self._keep()
+            self._keep(self._up())
         except _StopRequested:
             pass
         except ShardwiseError as error:
@@ -97,7 +98,7 @@ class Head:
             self._down(failed=code != 0)
         return code
 
-    def _up(self) -> None:
+    def _up(self) -> ControllerLife:
         sources = resolve_sources(self._orders.plan)
         context = self._start_ray()
         self._listen()  # Ray has put its own handlers there
@@ -115,10 +116,12 @@ class Head:
         if self._orders.address is not None:
             self._must_be_free()
         self._deployed = True
-        self._deploy(begin(deployment))
+        self._controller, application = begin(deployment)
+        self._deploy(application)
         self._wait_until_ready()
         self._progress = replace(self._progress, phase="ready")
         self._tell("serving")
+        return self._controller
 
     def _start_ray(self) -> Any:
         if self._orders.address is not None:
@@ -159,7 +162,7 @@ class Head:
         while thread.is_alive():
             self._tell("; ".join(filter(None, [waiting_for(self._states()), self._room.waiting()])))
             thread.join(timeout=1.0)
-            self._check_stop()
+            self._check()
         if outcome[0] is not None:
             why = failure(self._states(), logs=self._logs) or str(outcome[0])
             where = f" The engine's output is in {self._logs}." if self._logs else ""
@@ -208,31 +211,32 @@ class Head:
             except httpx.HTTPError:
                 pass
             time.sleep(0.25)
-            self._check_stop()
+            self._check()
 
     def _gateway_host(self) -> str:
         """Where a gateway is, as it has told the controller."""
         while True:
             self._tell("waiting for a gateway")
-            controller = ray.get_actor(app.CONTROLLER, namespace=NAMESPACE)
             try:
+                controller = ray.get_actor(app.CONTROLLER, namespace=NAMESPACE)
                 gateways = ray.get(controller.status.remote(), timeout=_STATUS_S)["gateways"]
-            except ray.exceptions.RayError:  # it is restarted, or slow: asked again
+            except (ray.exceptions.RayError, ValueError):  # restarted, or slow: asked again
                 gateways = []
             if gateways:
                 return str(gateways[0]["address"]).rpartition(":")[0]
             time.sleep(0.25)
-            self._check_stop()
+            self._check()
 
     def _listen(self) -> None:
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, self._on_signal)
 
-    def _keep(self) -> None:
+    def _keep(self, controller: ControllerLife) -> None:
         desk = LayoutDesk(self._instance)
         while not self._stop.wait(1.0):
             self._record()
             with contextlib.suppress(ray.exceptions.RayError, OSError, ValueError):
+                controller.look()
                 desk.serve(_ask_controller)  # away or restarted: asked again
             if not ray.is_initialized():
                 raise UnavailableError("the connection to Ray was lost")
@@ -280,9 +284,12 @@ class Head:
     def _on_signal(self, *_: object) -> None:
         self._stop.set()
 
-    def _check_stop(self) -> None:
+    def _check(self) -> None:
+        """While it is brought up: is it still wanted, and does the controller start?"""
         if self._stop.is_set():
             raise _StopRequested
+        if self._controller is not None:
+            self._controller.check()
 
 
 def adopt_orphans() -> None:

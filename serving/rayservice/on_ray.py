@@ -18,6 +18,7 @@ from cluster.model.plan import Plan
 from cluster.ray_backend.auth import ray_token
 from serving.app import CONTROLLER
 from serving.control.scaler import ServeScaler
+from serving.controller_life import ControllerLife
 from serving.deploy import APP, NAMESPACE, begin, deployment_of
 from serving.diagnosis import failure
 from serving.engine.replica import EngineReplica
@@ -48,10 +49,18 @@ class RayClusterService:
         return Running(config=await _ask("configuration"))
 
     async def bring_up(self, wanted: Wanted) -> None:
-        """Deploy it; does not wait for replicas. Nodes may come later, by Ray's autoscaler."""
-        await asyncio.to_thread(self._deploy, wanted)
+        """Deploy it, and wait for the controller.
 
-    def _deploy(self, wanted: Wanted) -> None:
+        Not for replicas: nodes may come later, by Ray's autoscaler. Raises UnavailableError.
+        """
+        controller = await asyncio.to_thread(self._deploy, wanted)
+        until_s = time.monotonic() + _PATIENCE_S
+        while not await asyncio.to_thread(controller.check):
+            if time.monotonic() > until_s:
+                raise UnavailableError(f"the controller has not started in {_PATIENCE_S:.0f} s")
+            await asyncio.sleep(0.5)
+
+    def _deploy(self, wanted: Wanted) -> ControllerLife:
         _kill_controller()  # one that lost its application
         deployment = deployment_of(
             wanted.plan,
@@ -60,8 +69,9 @@ class RayClusterService:
             dashboard_url=_dashboard_url(),
             log_path=Instance.default().decisions_path,
         )
+        controller, application = begin(replace(deployment, engine=self.engine))
         target = serve.RunTarget(
-            target=begin(replace(deployment, engine=self.engine)),
+            target=application,
             name=APP,
             route_prefix=None,
             external_scaler_enabled=True,
@@ -71,6 +81,7 @@ class RayClusterService:
             wait_for_ingress_deployment_creation=False,
             wait_for_applications_running=False,
         )
+        return controller
 
     async def take_down(self) -> None:
         """Delete the application and end the controller."""

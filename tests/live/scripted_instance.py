@@ -51,8 +51,8 @@ class ScriptedInstance(LiveInstance):
         return scripted_engine.running(self.state.directory)
 
     def replicas(self) -> list[int]:
-        """Process ids of the replicas that report."""
-        return [replica["pid"] for replica in self.status()["replicas"]]
+        """Process ids of the replicas that live."""
+        return [replica.pid for replica in self.replicas_alive("main")]
 
     def kill(self, pids: list[int]) -> None:
         for pid in pids:

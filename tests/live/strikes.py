@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,14 +16,14 @@ import psutil
 
 from tests.live.faithful_load import Account, Case, faithful_load
 from tests.live.healing import Healing, healed, history
-from tests.live.instance import LiveInstance, until
+from tests.live.instance import REPOSITORY, LiveInstance, until
 
 Victim = Callable[[LiveInstance], psutil.Process]
 
 
 def replica(service: LiveInstance) -> psutil.Process:
     """The process of a replica."""
-    return psutil.Process(service.status()["replicas"][0]["pid"])
+    return service.replicas_alive("main")[0]
 
 
 def engine_core(service: LiveInstance) -> psutil.Process:
@@ -92,20 +95,43 @@ async def strike_controller(
         victim.send_signal(sign)
         back_s = await asyncio.to_thread(
             until,
-            lambda: _steered(service, after_s=fault_s, replicas=replicas),
+            lambda: steered(service, after_s=fault_s, replicas=replicas),
             limit_s=90,
             what="a new controller",
         )
     return back_s, account
 
 
-def _steered(service: LiveInstance, *, after_s: float, replicas: int) -> bool:
+def steered(service: LiveInstance, *, after_s: float, replicas: int) -> bool:
     """Whether a controller that was started since then knows every replica."""
     try:
         status = httpx.get(f"{service.url}/status", timeout=2.0).json()
     except httpx.HTTPError:
         return False
     return status.get("started_s", 0.0) > after_s and len(status["replicas"]) == replicas
+
+
+def give_up_controller(service: LiveInstance) -> None:
+    """End the controller for good, as Ray does with one that cannot be loaded."""
+    where = service.progress()
+    script = (
+        "import sys, ray; from serving.app import CONTROLLER;"
+        "ray.init(sys.argv[1], namespace=sys.argv[2], log_to_driver=False);"
+        "ray.kill(ray.get_actor(CONTROLLER), no_restart=True)"
+    )
+    arguments = (where["ray_address"], where["namespace"])
+    subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        cwd=REPOSITORY,
+        # It asks for this user's token, and is a loopback cluster.
+        env={
+            **os.environ,
+            "RAY_AUTH_MODE": "token",
+            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        },
+        check=True,
+        timeout=60,
+    )
 
 
 def undisturbed(service: LiveInstance, prompt: str, *, model: str, length: int) -> Case:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -26,7 +27,14 @@ from tests.live.scripted_instance import (
     ScriptedInstance,
     scripted_instance,
 )
-from tests.live.strikes import controller, replica, strike, strike_controller
+from tests.live.strikes import (
+    controller,
+    give_up_controller,
+    replica,
+    steered,
+    strike,
+    strike_controller,
+)
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
@@ -87,6 +95,22 @@ async def test_the_controller_is_back_and_nobody_has_noticed(
     assert back_s <= REQUIRED_S
     assert not before.is_running()
     assert len(service.processes("ray::ControllerActor")) == 1
+
+
+async def test_a_controller_that_ray_gives_up_has_a_successor(service: ScriptedInstance) -> None:
+    await asyncio.to_thread(service.whole)
+    ended_s = time.time()
+    async with faithful_load(service, streams=STREAMS, short=SHORT) as account:
+        await asyncio.to_thread(give_up_controller, service)
+        back_s = await asyncio.to_thread(
+            until,
+            lambda: steered(service, after_s=ended_s, replicas=REPLICAS),
+            limit_s=90,
+            what="a new controller",
+        )
+    print(f"\nanother controller after {back_s:.1f} s; {account}")
+    assert account.wrong == []
+    assert account.short > 0
 
 
 async def test_a_burst_costs_no_replica_its_life(service: ScriptedInstance) -> None:
