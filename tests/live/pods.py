@@ -177,7 +177,7 @@ def redis_server(home: Path, port: int, password: str, *, output: IO[bytes]) -> 
         stderr=subprocess.STDOUT,
     ) as server:
         try:
-            until(lambda: _listens(port), limit_s=20, what="redis listens")
+            until(lambda: _listens(port), limit_s=60, what="redis listens")
             yield
         finally:
             server.terminate()

@@ -119,7 +119,7 @@ def test_a_cluster_of_others_is_joined_and_left_as_it_was(
             until(lambda: named_actors(ours) == ours_there, limit_s=60.0, what="all actors")
         finally:
             assert ours.command("down").returncode == 0
-        until(lambda: not named_actors(ours), limit_s=30.0, what="our actors are gone")
+        until(lambda: not named_actors(ours), limit_s=90.0, what="our actors are gone")
         assert httpx.get(f"http://127.0.0.1:{port}/other", timeout=20.0).text == "other"
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{ours.url}/health", timeout=20.0)

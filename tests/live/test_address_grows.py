@@ -40,7 +40,8 @@ def test_up_says_what_it_waits_for_and_serves_once_a_node_may_come(
             assert not up.done(), up.result()
             assert "pool 'main': replica 1 of 1 needs 1 CPU(s) on one node" in doing(ours)
             cluster.allow(1)
-            assert up.result().returncode == 0, up.result()
+            told = up.result()
+            assert told.returncode == 0, told.stdout + told.stderr
             assert "Paris" in ours.command("chat", "What is the capital of France?").stdout
         finally:
             assert ours.command("down").returncode == 0

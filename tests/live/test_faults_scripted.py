@@ -152,7 +152,7 @@ def test_starts_that_fail_are_given_up_with_the_reason_and_tried_again(
         print(f"\ngiven up after {given_up_s:.1f} s: {trouble(service)}")
         assert "no room for 7 blocks" in trouble(service)
         assert "no room for 7 blocks" in service.command("status").stdout
-        until(lambda: service.pool("main")["target"] == 2, limit_s=30, what="a lower target")
+        until(lambda: service.pool("main")["target"] == 2, limit_s=60, what="a lower target")
         assert service.metric("shardwise_starts_held") > 0
         assert httpx.post(f"{service.url}/v1/completions", json=SHORT[0].body).status_code == 200
     back_s = until(lambda: trouble(service) == "", limit_s=90, what="a start that answers")

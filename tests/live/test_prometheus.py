@@ -101,7 +101,7 @@ def prometheus(home: Path, *, targets: str) -> Iterator[Prometheus]:
         )
     try:
         running = Prometheus(f"http://127.0.0.1:{port}")
-        until(lambda: _answers(f"{running.url}/-/ready"), limit_s=30, what="Prometheus is ready")
+        until(lambda: _answers(f"{running.url}/-/ready"), limit_s=60, what="Prometheus is ready")
         yield running
     finally:
         process.terminate()
@@ -208,7 +208,7 @@ def test_panels_show_the_traffic_there_was(service: ScriptedInstance, watched: P
         return float(series["value"][1])
 
     served = 'sum(shardwise_requests_total{status="200"})'
-    until(lambda: value(served) == 48, limit_s=30, what="all requests are scraped")
+    until(lambda: value(served) == 48, limit_s=60, what="all requests are scraped")
     assert value("sum(shardwise_slo_requests_total)") == 48
     assert value('sum(shardwise_slo_requests_total{verdict="met"})') == 48
     assert value("sum(shardwise_tpot_seconds_count)") == 36  # streams
@@ -222,7 +222,7 @@ def test_panels_show_the_traffic_there_was(service: ScriptedInstance, watched: P
 def test_alerts_are_evaluated_and_none_is_raised_by_a_healthy_service(watched: Prometheus) -> None:
     until(
         lambda: all(rule["health"] == "ok" for rule in watched.rules()),
-        limit_s=30,
+        limit_s=60,
         what="every rule has been evaluated",
     )
     rules = {rule["name"]: rule for rule in watched.rules()}

@@ -70,7 +70,7 @@ def test_streams_go_on_while_the_layout_changes(service: ScriptedInstance, tmp_p
         moved = service.command("replan", "--plan", str(plan))
     print(moved.stdout, moved.stderr)
     assert moved.returncode == 0, moved.stderr
-    until(lambda: layout(service) == "TP2", limit_s=20, what="status shows the layout")
+    until(lambda: layout(service) == "TP2", limit_s=60, what="status shows the layout")
     assert service.pool("main")["ready"] == 1
     assert "TP2" in service.command("status").stdout
     assert json.loads(service.state.plan_path.read_text())["pools"][0]["layout"]["tp"] == 2
@@ -128,7 +128,7 @@ def test_a_move_through_a_gap_goes_on_when_its_controller_is_killed(
         killer.join()
     print(moved.stdout, moved.stderr)
     assert moved.returncode == 0, moved.stderr
-    until(lambda: layout(service) == "TP4", limit_s=20, what="status shows the layout")
+    until(lambda: layout(service) == "TP4", limit_s=60, what="status shows the layout")
     assert killed
     assert len(serve_apps(service)) == 2, "the gateways' and the one that serves"
     replayed = service.command("replay", str(service.state.decisions_path))

@@ -173,7 +173,7 @@ def test_from_one_rank_to_two_under_load(served: LiveInstance, tmp_path: Path) -
         moved = served.command("replan", "--plan", str(plan), timeout_s=600.0)
         print(f"{time.monotonic() - started_s:.0f} s", moved.stdout, moved.stderr)
         assert moved.returncode == 0, moved.stderr
-    until(lambda: layout(served) == "TP2", limit_s=20, what="status shows the layout")
+    until(lambda: layout(served) == "TP2", limit_s=60, what="status shows the layout")
     two_ranks = said_alone(served)
     for prompt, got in callers.answers:
         assert got in (one_rank[prompt], two_ranks[prompt])

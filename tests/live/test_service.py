@@ -129,7 +129,7 @@ def test_a_cancelled_stream_leaves_the_engine(live: LiveInstance) -> None:
     ) as response:
         lines = response.iter_lines()
         next(lines)
-        until(lambda: running(live) == 1, limit_s=20, what="the engine runs the request")
+        until(lambda: running(live) == 1, limit_s=60, what="the engine runs the request")
     until(lambda: running(live) == 0, limit_s=10, what="the engine dropped the request")
 
 
@@ -168,7 +168,7 @@ def test_what_replicas_tell_of_their_engines_is_what_vllm_counts(live: LiveInsta
     asking.join()
     until(
         lambda: told()["output_tokens_total"] > before["output_tokens_total"],
-        limit_s=30,
+        limit_s=60,
         what="its tokens are counted",
     )
     after = told()
@@ -326,7 +326,7 @@ def test_any_other_process_may_die(live: LiveInstance, name: str) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
             victim.kill()
     until(lambda: answers(live), limit_s=90, what=f"an answer after {name} died")
-    until(lambda: controller_answers(live), limit_s=30, what="the controller to answer")
+    until(lambda: controller_answers(live), limit_s=60, what="the controller to answer")
 
 
 def answers(live: LiveInstance) -> bool:

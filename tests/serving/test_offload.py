@@ -1,6 +1,5 @@
 import asyncio
 import threading
-import time
 
 from serving.offload import INLINE_BYTES, OffLoop
 
@@ -16,9 +15,7 @@ async def test_large_work_does_not_hold_the_loop_up() -> None:
     off_loop = OffLoop()
     released = threading.Event()
     slow = asyncio.create_task(off_loop.run(lambda: released.wait(5), size_bytes=10**6))
-    start_s = time.monotonic()
     await asyncio.sleep(0.01)
-    assert time.monotonic() - start_s < 4
     assert not slow.done()
     released.set()
     assert await slow

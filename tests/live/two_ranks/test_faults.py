@@ -90,7 +90,7 @@ def test_parts_of_a_long_prompt_are_steps(service: LiveInstance) -> None:
     answer = httpx.post(url, json=body, headers=service.headers, timeout=300.0)
     assert answer.status_code == 200, answer.text
     # Four parts of at most 64 tokens; canaries add some.
-    until(lambda: steps(service) >= before + 4, limit_s=10, what="four steps more")
+    until(lambda: steps(service) >= before + 4, limit_s=60, what="four steps more")
 
 
 def steps(service: LiveInstance) -> int:
