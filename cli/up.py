@@ -22,7 +22,6 @@ from cli.address import is_job_interface
 from cli.console import out
 from cluster.errors import InputError, ShardwiseError, UnavailableError
 from cluster.model.plan import Plan, load_plan
-from cluster.model.startable import must_start
 from cluster.ray_backend.inventory import local_cluster
 from serving.instance import INSTANCE_VARIABLE, Instance, Progress
 from serving.keys import load_keys
@@ -64,8 +63,8 @@ def command(
     controller_params(loaded, settings.steering)
     if settings.access.keys_file is not None and address is None:
         load_keys(settings.access.keys_file)  # elsewhere it is on the gateways' nodes
-    sources = resolve_sources(loaded)
     check_servable(loaded)
+    sources = resolve_sources(loaded)
     resolved = with_sources(loaded, sources)
     given = config.read_text() if config else ""
     instance = Instance.default()
@@ -79,7 +78,6 @@ def command(
     if address is None:
         _check_devices(loaded)
         _check_port(settings)
-    must_start(loaded)
     if settings.open_to_all:
         console.print(
             f"warning: whoever reaches {settings.http.host}:{settings.http.port} may ask anything, "

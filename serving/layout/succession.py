@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from cluster.errors import InputError
 from cluster.model.plan import Plan, PoolSection
+from cluster.model.startable import must_start
 from rl_search.pool_checks import DIMS_NOT_SERVED
 
 # What gateways read of the engine's arguments (`serving.gateway`).
@@ -17,7 +18,7 @@ _DOWN_AND_UP = "`shardwise down`, then `shardwise up` with the new plan"
 
 
 def check_servable(plan: Plan) -> None:
-    """Raise InputError if a pool has a layout that replicas here cannot be started with."""
+    """Raise InputError if a pool has a layout that replicas cannot be started with (here)."""
     for pool in plan.pools:
         if pool.layout.dims:
             raise InputError(
@@ -30,6 +31,7 @@ def check_servable(plan: Plan) -> None:
                 "replica (dp = 1). Fix: plan with --max-dp 1, or `shardwise export` and run the "
                 "engine yourself."
             )
+    must_start(plan)
 
 
 def successor(running: Plan, wanted: Plan) -> Plan:

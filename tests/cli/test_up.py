@@ -107,7 +107,7 @@ def test_a_layout_that_its_model_does_not_split_over(home: Path, plan: Path) -> 
 
 def test_more_devices_than_the_machine_has(home: Path, plan: Path) -> None:
     data = json.loads(plan.read_text())
-    data["pools"][0]["layout"].update(tp=1, moe_tp=1, pp=4096)
+    data["pools"][0]["replicas"].update(initial=4096, maximum=4096)
     plan.write_text(json.dumps(data))
     assert "needs 4096 x cpu to start" in refused(home, str(plan))
 

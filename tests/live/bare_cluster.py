@@ -42,7 +42,7 @@ def used(dashboard):
 # One node that is head, gateways' node and engines' node.
 _CLUSTER = """
 used(ray.init(
-    "local", num_cpus=4, resources={"shardwise-gateway": 4}, namespace=NAMESPACE,
+    "local", num_cpus=6, resources={"shardwise-gateway": 4}, namespace=NAMESPACE,
     dashboard_host="127.0.0.1", log_to_driver=False, object_store_memory=256 * 1024 * 1024,
 ).dashboard_url)
 """

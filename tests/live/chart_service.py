@@ -71,11 +71,11 @@ class Service:
 
 
 def plan_of(tp: int, *, replicas: int = 1) -> str:
-    """For four cores. `replicas`: that there are at least."""
-    plan = json.loads(planned(MODEL, "1x4xcpu", "--isl", "512", "--osl", "512"))
+    """For six cores. `replicas`: that there are at least."""
+    plan = json.loads(planned(MODEL, "1x6xcpu", "--isl", "512", "--osl", "512"))
     (pool,) = plan["pools"]
     pool["layout"] |= {"tp": tp, "moe_tp": tp, "pp": 1, "max_num_seqs": SLOTS * tp}
     pool["engine_args"] |= {"tensor_parallel_size": tp, "max_num_seqs": SLOTS * tp}
     pool["expected"] = None
-    pool["replicas"] = {"minimum": replicas, "initial": replicas, "maximum": 4 // tp}
+    pool["replicas"] = {"minimum": replicas, "initial": replicas, "maximum": 6 // tp}
     return json.dumps(plan)

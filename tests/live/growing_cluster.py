@@ -21,7 +21,7 @@ _TOKEN = "growing-" + "7" * 32
 _HEAD = "f" * 51 + "00000"  # the id that the provider expects of the head
 _PROVIDER = "tests.live.nodes_apart.NodesApart"
 _OBJECTS = 100 * 2**20  # bytes of a node's object store
-_CORES = 2  # of a worker
+_CORES = 3  # of a worker
 
 # The autoscaler's nodes are children of its process, and outlive it unless they are ended.
 _CLUSTER = """
@@ -65,7 +65,7 @@ class GrowingCluster(BareCluster):
 
 @contextmanager
 def growing_cluster(home: Path, *, nodes: int) -> Iterator[GrowingCluster]:
-    """Runs for as long as the context lasts. `home`: Shardwise's. `nodes`: at most, of 2 cores."""
+    """Runs for as long as the context lasts. `home`: Shardwise's. `nodes`: at most, of 3 cores."""
     address = f"127.0.0.1:{(port := free_port())}"
     with TemporaryDirectory(prefix="ray-", dir="/tmp") as own:  # short: sockets are named in it
         autoscaling = Path(own, "autoscaling.json")

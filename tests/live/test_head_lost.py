@@ -65,21 +65,21 @@ def test_without_a_head_answers_go_on_and_its_successor_steers(served: Served) -
         assert callers.answered > before
         began_s = time.monotonic()
         served.pods.start_head()
-        until(lambda: _ready(service) == ENGINES - 1, limit_s=180, what="the controller is back")
+        until(lambda: _ready(service) == ENGINES - 1, limit_s=300, what="the controller is back")
         print(f"the controller is back {time.monotonic() - began_s:.0f} s after the head's start")
         for _ in range(NEW_NODES):
-            served.pods.start_worker(cpus=2)
+            served.pods.start_worker(cpus=3)
         took_s = until(
-            lambda: _ready(service) == ENGINES, limit_s=180, what="the replica is replaced"
+            lambda: _ready(service) == ENGINES, limit_s=300, what="the replica is replaced"
         )
         print(f"the lost replica is replaced {took_s:.0f} s after its node's start")
         # Ray notices late that a node is dead which died while there was no head.
         nodes = GATEWAYS + ENGINES - 1 + NEW_NODES
         until(lambda: service.cluster.workers() == nodes, limit_s=120, what=f"{nodes} nodes live")
-        service.install(plan_of(2))
+        service.install(plan_of(3))
         told = service.settled()
         assert told.startswith("RUNNING"), told
-        assert service.layout() == "TP2"
+        assert service.layout() == "TP3"
 
 
 def _ready(service: Service) -> int | None:

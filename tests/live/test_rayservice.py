@@ -66,9 +66,9 @@ def test_only_what_was_put_is_kuberay_s_and_what_serves_is_beside_it(service: Se
 
 def test_another_plan_and_the_way_back_lose_no_request(service: Service) -> None:
     with under_load(service.url):
-        service.install(plan_of(2))
+        service.install(plan_of(3))
         assert service.settled().startswith("RUNNING")
-        assert service.layout() == "TP2"
+        assert service.layout() == "TP3"
     with under_load(service.url):
         service.install(plan_of(1))  # helm rollback
         assert service.settled().startswith("RUNNING")

@@ -22,7 +22,10 @@ from tests.live.scripted_instance import SLOTS, ScriptedInstance, scripted_insta
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
-BOUNDS = {"minimum": 1, "initial": 1, "maximum": 4}  # four cores, as Ray sees it
+CORES = 6  # as Ray sees it, and the plan
+BOUNDS = {"minimum": 1, "initial": 1, "maximum": CORES}
+DEVICES = {"device": "cpu", "device_kind": "cpu", "nodes": 1, "devices_per_node": CORES}
+CLUSTER = {"cluster": {"spec": f"1x{CORES}xcpu", **DEVICES}}
 
 
 @pytest.fixture(scope="module")
@@ -30,16 +33,22 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptedInstan
     # One replica under any load: only layouts change here.
     steering = {"mode": "advisory", "replan": {"canary_s": 20.0}}
     home = tmp_path_factory.mktemp("home")
-    with scripted_instance(home, replicas=BOUNDS, steering=steering) as instance:
+    with scripted_instance(
+        home, replicas=BOUNDS, steering=steering, plan_changes=CLUSTER
+    ) as instance:
         yield instance
 
 
-def plan_like(service: ScriptedInstance, path: Path, *, tp: int = 2, **engine_args: Any) -> Path:
+def plan_like(
+    service: ScriptedInstance, path: Path, *, tp: int = 3, pp: int = 1, **engine_args: Any
+) -> Path:
     plan = json.loads(service.state.plan_path.read_text())
     (pool,) = plan["pools"]
-    pool["layout"] |= {"tp": tp, "moe_tp": tp, "max_num_seqs": SLOTS * tp}
-    pool["engine_args"] |= {"tensor_parallel_size": tp, "max_num_seqs": SLOTS * tp, **engine_args}
-    pool["replicas"] = {"minimum": 1, "initial": 1, "maximum": 4 // tp}
+    slots = SLOTS * tp * pp
+    pool["layout"] |= {"tp": tp, "moe_tp": tp, "pp": pp, "max_num_seqs": slots}
+    pool["engine_args"] |= {"tensor_parallel_size": tp, "pipeline_parallel_size": pp}
+    pool["engine_args"] |= {"max_num_seqs": slots, **engine_args}
+    pool["replicas"] = {"minimum": 1, "initial": 1, "maximum": CORES // (tp * pp)}
     path.write_text(json.dumps(plan))
     return path
 
@@ -70,10 +79,10 @@ def test_streams_go_on_while_the_layout_changes(service: ScriptedInstance, tmp_p
         moved = service.command("replan", "--plan", str(plan))
     print(moved.stdout, moved.stderr)
     assert moved.returncode == 0, moved.stderr
-    until(lambda: layout(service) == "TP2", limit_s=60, what="status shows the layout")
+    until(lambda: layout(service) == "TP3", limit_s=60, what="status shows the layout")
     assert service.pool("main")["ready"] == 1
-    assert "TP2" in service.command("status").stdout
-    assert json.loads(service.state.plan_path.read_text())["pools"][0]["layout"]["tp"] == 2
+    assert "TP3" in service.command("status").stdout
+    assert json.loads(service.state.plan_path.read_text())["pools"][0]["layout"]["tp"] == 3
     replayed = service.command("replay", str(service.state.decisions_path))
     assert replayed.returncode == 0, replayed.stdout
 
@@ -86,7 +95,7 @@ def test_what_would_be_done_is_shown_and_not_done(
     print(shown.stdout, shown.stderr)
     assert shown.returncode == 0, shown.stderr
     assert "start 1 replica(s) of the new layout" in shown.stdout
-    assert layout(service) == "TP2"
+    assert layout(service) == "TP3"
     searched = service.command("replan", "--dry-run")
     print(searched.stdout, searched.stderr)
     assert searched.returncode == 0, searched.stderr
@@ -97,7 +106,7 @@ def test_what_would_be_done_is_shown_and_not_done(
 def test_the_only_replica_is_not_given_up_for_one_that_has_no_room(
     service: ScriptedInstance, tmp_path: Path
 ) -> None:
-    plan = plan_like(service, tmp_path / "plan.json", tp=4)
+    plan = plan_like(service, tmp_path / "plan.json", pp=2)
     with under_load(service.url):
         refused = service.command("replan", "--plan", str(plan))
     assert refused.returncode == 2
@@ -108,7 +117,7 @@ def test_the_only_replica_is_not_given_up_for_one_that_has_no_room(
 def test_a_move_through_a_gap_goes_on_when_its_controller_is_killed(
     service: ScriptedInstance, tmp_path: Path
 ) -> None:
-    plan = plan_like(service, tmp_path / "plan.json", tp=4, scripted_start_s=8.0)
+    plan = plan_like(service, tmp_path / "plan.json", pp=2, scripted_start_s=8.0)
 
     before = serve_apps(service)
     killed: list[int] = []
@@ -128,7 +137,7 @@ def test_a_move_through_a_gap_goes_on_when_its_controller_is_killed(
         killer.join()
     print(moved.stdout, moved.stderr)
     assert moved.returncode == 0, moved.stderr
-    until(lambda: layout(service) == "TP4", limit_s=60, what="status shows the layout")
+    until(lambda: layout(service) == "TP3 PP2", limit_s=60, what="status shows the layout")
     assert killed
     assert len(serve_apps(service)) == 2, "the gateways' and the one that serves"
     replayed = service.command("replay", str(service.state.decisions_path))

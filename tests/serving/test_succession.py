@@ -50,3 +50,10 @@ def test_a_layout_that_is_not_served_here_is_refused() -> None:
     wanted = plan().model_copy(update={"pools": (main.model_copy(update={"layout": layout}),)})
     with pytest.raises(InputError, match="dp = 2"):
         successor(plan(), wanted)
+
+
+def test_a_layout_of_which_no_replica_starts_is_refused_before_anything_moves() -> None:
+    running = plan(name="smollm2-135m-instruct")
+    assert successor(running, plan(name="smollm2-135m-instruct", tp=3)).main.layout.tp == 3
+    with pytest.raises(InputError, match="9 attention heads do not split over tp = 2"):
+        successor(running, plan(name="smollm2-135m-instruct", tp=2))
