@@ -235,11 +235,11 @@ class Head:
         desk = LayoutDesk(self._instance)
         while not self._stop.wait(1.0):
             self._record()
+            if not ray.is_initialized():
+                raise UnavailableError("the connection to Ray was lost")
             with contextlib.suppress(ray.exceptions.RayError, OSError, ValueError):
                 controller.look()
                 desk.serve(_ask_controller)  # away or restarted: asked again
-            if not ray.is_initialized():
-                raise UnavailableError("the connection to Ray was lost")
 
     def _down(self, *, failed: bool) -> None:
         """Take down what this head has brought up and nothing else, step by step."""
