@@ -38,13 +38,17 @@ FAST_STEERING = {
 
 
 def until(condition: Callable[[], bool], *, limit_s: float, what: str) -> float:
-    """Wait for a condition; returns the seconds it took."""
-    started_s = time.monotonic()
+    """Wait for a condition; returns the seconds it took. One that gets no answer does not hold."""
+    started_s, refused = time.monotonic(), ""
     while time.monotonic() - started_s < limit_s:
-        if condition():
-            return time.monotonic() - started_s
+        try:
+            if condition():
+                return time.monotonic() - started_s
+            refused = ""
+        except httpx.HTTPError as error:
+            refused = f" ({error!r})"
         time.sleep(0.1)
-    raise AssertionError(f"not within {limit_s} s: {what}")
+    raise AssertionError(f"not within {limit_s} s: {what}{refused}")
 
 
 def free_port() -> int:
@@ -91,11 +95,18 @@ class LiveInstance:
         )
 
     def status(self) -> dict[str, Any]:
-        data: dict[str, Any] = httpx.get(f"{self.url}/status", timeout=20.0).json()
+        """What a gateway says of the instance. Raises httpx.HTTPError while none knows."""
+        data: dict[str, Any] = (
+            httpx.get(f"{self.url}/status", timeout=20.0).raise_for_status().json()
+        )
         return data
 
     def pool(self, name: str) -> dict[str, Any]:
         return next(pool for pool in self.status()["pools"] if pool["pool"] == name)
+
+    def answering(self, pool: str) -> int:
+        """Replicas that answer, as far as the controller knows: it begins with nothing."""
+        return int(self.pool(pool)["ready"] or 0)
 
     def metric(self, name: str) -> float:
         """The sum of a series of the gateway."""

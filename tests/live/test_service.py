@@ -186,7 +186,7 @@ def test_surge_scales_then_degrades_then_all_comes_back(live: LiveInstance) -> N
     thread = threading.Thread(target=lambda: result.append(asyncio.run(load.run())))
     thread.start()
     try:
-        until(lambda: live.pool("main")["ready"] == 2, limit_s=150, what="a second replica")
+        until(lambda: live.answering("main") == 2, limit_s=150, what="a second replica")
         until(lambda: live.status()["tier"] == 4, limit_s=120, what="the highest tier")
         until(lambda: load.outcome.changes["light-model"] > 0, limit_s=150, what="the light model")
     finally:
@@ -212,7 +212,7 @@ def test_decision_log_replays_to_the_same_decisions(live: LiveInstance) -> None:
 
 
 def test_killed_replica_costs_nobody_an_answer(live: LiveInstance) -> None:
-    until(lambda: live.pool("main")["ready"] == 1, limit_s=60, what="one replica")
+    until(lambda: live.answering("main") == 1, limit_s=60, what="one replica")
     load = Load(live.url, callers=3, limit_s=120.0)
     result: list[Outcome] = []
     thread = threading.Thread(target=lambda: result.append(asyncio.run(load.run())))
@@ -235,7 +235,7 @@ def test_killed_replica_costs_nobody_an_answer(live: LiveInstance) -> None:
 
 
 def test_streams_outlive_their_replica_token_for_token(live: LiveInstance) -> None:
-    until(lambda: live.pool("main")["ready"] >= 1, limit_s=90, what="a replica")
+    until(lambda: live.answering("main") >= 1, limit_s=90, what="a replica")
     until(lambda: live.status()["tier"] == 0, limit_s=90, what="no tier")
     undisturbed = Listener(live)
     undisturbed.run()
@@ -319,14 +319,14 @@ class Listener(threading.Thread):
     ],
 )
 def test_any_other_process_may_die(live: LiveInstance, name: str) -> None:
-    until(lambda: live.pool("main")["ready"] >= 1, limit_s=90, what="a replica")
+    until(lambda: live.answering("main") >= 1, limit_s=90, what="a replica")
     # A replica may be on its way in or out after the test before: wait for one to be there.
     until(lambda: bool(live.processes(name)), limit_s=90, what=f"a process named {name}")
     for victim in live.processes(name):
         with contextlib.suppress(psutil.NoSuchProcess):
             victim.kill()
     until(lambda: answers(live), limit_s=90, what=f"an answer after {name} died")
-    until(lambda: controller_answers(live), limit_s=60, what="the controller to answer")
+    until(lambda: live.answering("main") >= 1, limit_s=60, what="the controller to know a replica")
 
 
 def answers(live: LiveInstance) -> bool:
@@ -335,13 +335,6 @@ def answers(live: LiveInstance) -> bool:
     except httpx.HTTPError:
         return False
     return response.status_code == 200 and "Paris" in response.text
-
-
-def controller_answers(live: LiveInstance) -> bool:
-    try:
-        return int(live.pool("main")["ready"]) >= 1
-    except (httpx.HTTPError, KeyError):
-        return False
 
 
 def test_up_again_with_the_same_plan_changes_nothing(live: LiveInstance) -> None:
