@@ -67,7 +67,9 @@ class GrowingCluster(BareCluster):
 def growing_cluster(home: Path, *, nodes: int) -> Iterator[GrowingCluster]:
     """Runs for as long as the context lasts. `home`: Shardwise's. `nodes`: at most, of 3 cores."""
     address = f"127.0.0.1:{(port := free_port())}"
-    with TemporaryDirectory(prefix="ray-", dir="/tmp") as own:  # short: sockets are named in it
+    with TemporaryDirectory(
+        prefix="ray-", dir="/tmp", ignore_cleanup_errors=True
+    ) as own:  # short: sockets are named in it, and some that end still write
         autoscaling = Path(own, "autoscaling.json")
         _write(autoscaling, _limited(_config(address), nodes))
         start = [

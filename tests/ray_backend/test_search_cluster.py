@@ -46,7 +46,9 @@ def dashboard():
     there, or else any cluster of the machine.
     """
     port = free_port()
-    with TemporaryDirectory(prefix="ray-", dir="/tmp") as own:  # short: sockets are named in it
+    with TemporaryDirectory(
+        prefix="ray-", dir="/tmp", ignore_cleanup_errors=True
+    ) as own:  # short: sockets are named in it, and some that end still write
         cluster = Cluster(
             initialize_head=True,
             head_node_args={

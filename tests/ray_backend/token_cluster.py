@@ -53,7 +53,9 @@ def token_cluster() -> Iterator[str]:
         "RAY_USAGE_STATS_ENABLED": "0",
     }
     with (
-        TemporaryDirectory(prefix="ray-", dir="/tmp") as own,  # short: sockets are named in it
+        TemporaryDirectory(
+            prefix="ray-", dir="/tmp", ignore_cleanup_errors=True
+        ) as own,  # short: sockets are named in it, and some that end still write
         subprocess.Popen(
             [sys.executable, "-c", _NODES, str(port), str(free_port()), own],
             env=env,
