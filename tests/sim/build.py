@@ -75,10 +75,13 @@ def workloads(draw, *, most=30, prompts=200, outputs=60, span_s=3.0) -> list[Tra
     ticks = st.integers(0, int(span_s * 1e4))
     times = sorted(draw(st.lists(ticks, min_size=count, max_size=count, unique=True)))
     made = []
-    for at_s in (tick / 1e4 + 3.3e-5 for tick in times):
+    for index, tick in enumerate(times):
+        # No step ends as another request comes, which either may be first: steps take multiples
+        # of 1e-7 s.
+        at_s = tick / 1e4 + 3.3e-5 + 3e-9 * index
         prompt = draw(st.integers(1, prompts))
         group = draw(st.integers(0, 3))
-        blocks = tuple(1000 * group + index for index in range(prompt // 16)) if group else ()
+        blocks = tuple(1000 * group + place for place in range(prompt // 16)) if group else ()
         made.append(
             request(
                 at_s,
