@@ -29,7 +29,8 @@ class ControllerLife:
         self._start = start
         self._failed = 0
         self._why = ""
-        self._begin()
+        self._actor = start()
+        self._ask()
 
     def look(self) -> bool:
         """Whether it has answered. One that has died for good is started anew."""
@@ -42,10 +43,8 @@ class ControllerLife:
             self._ask()
             return False
         except ray.exceptions.RayError as error:
-            self._failed += 1
-            self._why = start_failure(str(error), output="")
-            logger.exception("the controller has died, another is started")
-            self._begin()
+            self._start_again(error)
+            self._ask()
             return False
         self._failed = 0
         self._ask()
@@ -60,9 +59,14 @@ class ControllerLife:
             )
         return answers
 
-    def _begin(self) -> None:
-        self._actor = self._start()
-        self._ask()
+    def _start_again(self, error: ray.exceptions.RayError) -> None:
+        try:
+            self._actor = self._start()
+        except ray.exceptions.ActorAlreadyExistsError:  # Ray has yet to forget it: at the next look
+            return
+        self._failed += 1
+        self._why = start_failure(str(error), output="")
+        logger.error("the controller has died, another is started", exc_info=error)
 
     def _ask(self) -> None:
         self._answer = self._actor.__ray_ready__.remote()

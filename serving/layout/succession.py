@@ -18,7 +18,7 @@ _DOWN_AND_UP = "`shardwise down`, then `shardwise up` with the new plan"
 
 
 def check_servable(plan: Plan) -> None:
-    """Raise InputError if a pool has a layout that replicas cannot be started with (here)."""
+    """Raise InputError if a pool has a layout that no replica starts with, or none here."""
     for pool in plan.pools:
         if pool.layout.dims:
             raise InputError(

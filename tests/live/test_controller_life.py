@@ -19,9 +19,7 @@ from tests.live.instance import until  # noqa: E402
 pytestmark = [
     pytest.mark.live,
     pytest.mark.timeout(200),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore"),
 ]
 
 NAMESPACE = "life"
@@ -76,6 +74,22 @@ def test_one_that_dies_for_good_has_a_successor(tmp_path: Path) -> None:
     ray.kill(before, no_restart=True)
     until(lambda: life.look() and len(list(tmp_path.iterdir())) == 2, limit_s=60, what="another")
     assert ray.get(ray.get_actor("good").pid.remote()) != pid
+
+
+def test_a_name_that_ray_still_keeps_is_asked_for_again(tmp_path: Path) -> None:
+    start = starting("kept", tmp_path, failing=0)
+    refusals = iter([False, True, True])
+
+    def refused() -> Any:
+        if next(refusals, False):
+            raise ray.exceptions.ActorAlreadyExistsError("kept")
+        return start()
+
+    life = ControllerLife(refused)
+    until(life.look, limit_s=60, what="it answers")
+    ray.kill(ray.get_actor("kept"), no_restart=True)
+    until(lambda: life.check() and len(list(tmp_path.iterdir())) == 2, limit_s=60, what="another")
+    assert list(refusals) == []
 
 
 def test_one_whose_process_ends_is_left_to_ray(tmp_path: Path) -> None:
