@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from tests.live.bare_cluster import USED, BareCluster, cluster_process
 from tests.live.instance import free_port
+from tests.ray_folder import ray_folder
 
 _TOKEN = "growing-" + "7" * 32
 _HEAD = "f" * 51 + "00000"  # the id that the provider expects of the head
@@ -67,9 +67,7 @@ class GrowingCluster(BareCluster):
 def growing_cluster(home: Path, *, nodes: int) -> Iterator[GrowingCluster]:
     """Runs for as long as the context lasts. `home`: Shardwise's. `nodes`: at most, of 3 cores."""
     address = f"127.0.0.1:{(port := free_port())}"
-    with TemporaryDirectory(
-        prefix="ray-", dir="/tmp", ignore_cleanup_errors=True
-    ) as own:  # short: sockets are named in it, and some that end still write
+    with ray_folder() as own:
         autoscaling = Path(own, "autoscaling.json")
         _write(autoscaling, _limited(_config(address), nodes))
         start = [

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -21,6 +20,7 @@ from rl_search import train  # noqa: E402
 from rl_search.archive import Archive  # noqa: E402
 from rl_search.network import NetworkOptions  # noqa: E402
 from rl_search.train import PpoOptions, Round, search  # noqa: E402
+from tests.ray_folder import ray_folder  # noqa: E402
 from tests.rl_search import searches  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,9 +46,7 @@ def dashboard():
     there, or else any cluster of the machine.
     """
     port = free_port()
-    with TemporaryDirectory(
-        prefix="ray-", dir="/tmp", ignore_cleanup_errors=True
-    ) as own:  # short: sockets are named in it, and some that end still write
+    with ray_folder() as own:
         cluster = Cluster(
             initialize_head=True,
             head_node_args={

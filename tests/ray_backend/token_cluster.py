@@ -14,7 +14,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from tempfile import TemporaryDirectory
+
+from tests.ray_folder import ray_folder
 
 TOKEN = "two-nodes-" + "7" * 32
 
@@ -53,9 +54,7 @@ def token_cluster() -> Iterator[str]:
         "RAY_USAGE_STATS_ENABLED": "0",
     }
     with (
-        TemporaryDirectory(
-            prefix="ray-", dir="/tmp", ignore_cleanup_errors=True
-        ) as own,  # short: sockets are named in it, and some that end still write
+        ray_folder() as own,
         subprocess.Popen(
             [sys.executable, "-c", _NODES, str(port), str(free_port()), own],
             env=env,
