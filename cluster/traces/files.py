@@ -35,7 +35,7 @@ class Trace:
     def __iter__(self) -> Iterator[TraceRequest]:
         source = Source(path=self._path, windows=self._windows)
         self._skipped = source.skipped
-        return self._known.read(source)
+        return source.closing(self._known.read(source))
 
     def __repr__(self) -> str:
         return f"Trace({str(self._path)!r}, format={self.format!r})"

@@ -12,6 +12,7 @@ import gzip
 import zlib
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TypeVar, cast
@@ -46,6 +47,15 @@ class Source:
     path: Path
     windows: WindowOptions = field(default_factory=WindowOptions)
     skipped: Counter[str] = field(default_factory=Counter)
+    _open: ExitStack = field(default_factory=ExitStack, repr=False, compare=False)
+
+    def closing(self, requests: Iterable[_T]) -> Iterator[_T]:
+        """`requests`, read from here. The file is closed with them, and at a wrong row.
+
+        Not by each reader: the error about a row holds those that wait for the next one.
+        """
+        with self._open:
+            yield from requests
 
     def wrong(self, line: int, column: str, problem: str, *, fix: str) -> ConfigError:
         """The error to raise about a line (0: the file as a whole)."""
@@ -56,6 +66,7 @@ class Source:
         """The lines of the file with their ends."""
         try:
             with _opened(self.path) as raw:
+                self._open.callback(raw.close)
                 # Lines are decoded one by one, so that a byte that is no UTF-8 has a line number.
                 yield from self._decoded(raw)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:

@@ -6,6 +6,7 @@ import gzip
 import itertools
 import json
 
+import psutil
 import pytest
 
 from cluster.errors import ConfigError, InputError, UnknownNameError
@@ -194,6 +195,24 @@ def test_wrong_windows_say_where(write, row, says):
         read(write(SERVEGEN + "0,0.1,1,1,10,10\n" + row + "\n"))
     assert "trace.txt, line 3" in str(caught.value)
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("row", ["yesterday,7,7", "2023-11-16 18:17:05,7", '"2023,7,7'])
+def test_the_file_is_closed_while_an_error_about_it_is_held(write, row):
+    path = write(f"{AZURE}2023-11-16 18:17:02.97996,1,1\n{row}\n{AZURE_ROWS * 1000}")
+    with pytest.raises(ConfigError) as caught:
+        read(path)
+    assert caught.value
+    assert str(path) not in [file.path for file in psutil.Process().open_files()]
+
+
+def test_the_file_is_closed_when_a_reader_has_enough(write):
+    path = write(AZURE + AZURE_ROWS * 1000)
+    rows = iter(open_trace(path))
+    next(rows)
+    assert str(path) in [file.path for file in psutil.Process().open_files()]
+    rows.close()
+    assert str(path) not in [file.path for file in psutil.Process().open_files()]
 
 
 def test_windows_without_lengths_are_read_with_options(write):
