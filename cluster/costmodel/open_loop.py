@@ -18,7 +18,7 @@ before one server. Little's law gives those in flight.
 Squared variation of service cs^2: 0 for equal lengths, else 1. A replica's data-parallel ranks
 each get a random share of the arrivals.
 Shapes: (n,). Invariants: in flight = rate (TTFT + (OSL - 1) TPOT); unstable at and above
-`max_rate`, which is 0 where nothing fits; latencies rise with the rate.
+`max_rate`, which is 0 where nothing fits; mean latencies rise with the rate.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ from cluster.model.workload import Lengths, Workload
 Floats = NDArray[np.float64]
 _LOADS = 14  # batch sizes at which the closed loop is evaluated, evenly in the logarithm
 _NEARLY_ALL = 0.999
+_ROUNDING = 1e-9
 _PLACES_LIMIT = 0.9  # share of places taken at the full rate, above which they are the limit
 
 
@@ -166,7 +167,13 @@ def _settle(
     batch = occupancy(states, demand.tokens, sustained, most)
     offered = np.array(
         [
-            np.interp(batch.decoding[row], rising(states, row), [load[row] for load in loads])
+            np.interp(
+                # Of loads under which as many decode the highest one: the law of batches, not
+                # rounding, says how often there is nobody.
+                batch.decoding[row] * (1.0 + _ROUNDING),
+                rising(states, row),
+                [load[row] for load in loads],
+            )
             for row in range(len(rate))
         ]
     )

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cluster.costmodel.calibration_file import default_coefficients
@@ -117,6 +117,11 @@ rows = st.builds(
 
 
 @settings(max_examples=40, deadline=None)
+@example(  # one decodes under any load, beside one that is prefilled
+    row=Layout(tp=1, pp=1, max_num_seqs=2, max_num_batched_tokens=512),
+    workload=Workload(isl=1, osl=16),
+    loads=[0.5, 0.8760767489622538],
+)
 @given(
     row=rows,
     workload=st.builds(Workload, isl=st.integers(1, 8000), osl=st.integers(16, 1000)),
