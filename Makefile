@@ -26,7 +26,10 @@ resolve = $(BIN)/uv pip compile --quiet pyproject.toml --extra serve --extra rl 
     --python-platform x86_64-manylinux_2_28 --no-emit-find-links --no-header --no-annotate \
     -o requirements/$(1).lock
 
-.PHONY: up down status test lint fmt bench lock clean
+# Live tests have no such examples.
+EXPLORED := $(filter-out tests/live/ tests/ray_backend/,$(sort $(dir $(wildcard tests/*/test_*.py))))
+
+.PHONY: up down status test explore lint fmt bench lock clean
 
 up: $(BIN)/.installed  ## Install, plan for this machine, serve the bundled model, ask it a question
 	$(BIN)/shardwise setup
@@ -47,6 +50,9 @@ test: lint  ## Install what is needed, lint, and run all tests
 	$(BIN)/python -m tests.tooling
 	$(BIN)/python -m compileall -q $(PACKAGES) tests  # hundreds of processes start from here
 	$(BIN)/python -m pytest -n 2  # who runs what: tests/turns.py
+
+explore: $(BIN)/.installed  ## Run property tests on examples that no run has had
+	$(BIN)/python -m pytest -n 2 --hypothesis-profile explore $(EXPLORED)
 
 lint: $(BIN)/.installed  ## ruff, mypy, import contracts
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""What all tests share: Hypothesis without deadlines; tests that need a GPU skip without one.
+"""What all tests share: Hypothesis's examples are the same every time; no GPU, no test of one.
 
 `pytest -n 2` runs them in two processes as `tests.turns` says.
 """
@@ -14,9 +14,11 @@ from hypothesis import settings
 
 from tests import turns
 
-# Examples are cheap but the machine may be busy.
-settings.register_profile("shared_machine", deadline=None)
-settings.load_profile("shared_machine")
+# Examples are cheap but the machine may be busy. A change is judged by the examples of the one
+# before it; new ones are looked for by `make explore` (docs/decisions/0024-examples.md).
+settings.register_profile("same", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None)
+settings.load_profile("same")
 
 
 def pytest_configure(config: pytest.Config) -> None:
